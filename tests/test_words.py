@@ -56,8 +56,6 @@ def test_messages_and_help_have_the_words_in_use():
 
 
 def test_the_table_is_read():
-    assert (
-        len(CELLS) > 8
-        and OLD.search("It mends none, but stale PIECES.")
-        and not OLD.search("SentencePiece")
-    )
+    assert len(CELLS) > 8
+    assert OLD.search("It mends none, but stale PIECES.")
+    assert not OLD.search("SentencePiece")

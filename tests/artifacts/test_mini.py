@@ -32,7 +32,9 @@ def model_of(artifact, pack):
 def test_a_prefix_gives_the_loss_of_the_head_at_its_depth(depth):
     body = make_model(4, 1, 2, 4)
     mini = prefix(artifact_of(body), depth)
-    assert (mini.config.num_layers, mini.head_depths, mini.space) == (depth, (depth,), "space")
+    assert mini.config.num_layers == depth
+    assert mini.head_depths == (depth,)
+    assert mini.space == "space"
     batch = mlm_batch()
     whole = body(batch)[(1, 2, 4).index(depth)]
     torch.testing.assert_close(model_of(mini, body.pack)(batch)[0], whole, rtol=1e-6, atol=0)
@@ -41,7 +43,9 @@ def test_a_prefix_gives_the_loss_of_the_head_at_its_depth(depth):
 def test_new_layers_lie_between_the_bottom_of_the_body_and_its_head():
     body = make_model(4, 4)
     mini = with_new_layers(artifact_of(body), 2, 3, seed=1)
-    assert (mini.config.num_layers, mini.head_depths, mini.space) == (5, (5,), "space")
+    assert mini.config.num_layers == 5
+    assert mini.head_depths == (5,)
+    assert mini.space == "space"
     model_of(mini, body.pack)
     old = body.body.state_dict()
     for name, tensor in mini.tensors.items():

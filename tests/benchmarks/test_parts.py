@@ -47,9 +47,11 @@ def test_two_ranks_against_hugging_face(tmp_path):
     theirs = row["contestants"]["hf"]["seconds"]
     ratio = 2 * 32 / ours / (32 / theirs)
     assert f"| fp32, ZeRO 1, 2 ranks | ds_minimodel | {2 * 32 / ours:,.0f} |" in table
-    assert f"| hf | {32 / theirs:,.0f} |" in table and f"| {ratio:.2f} |" in table
+    assert f"| hf | {32 / theirs:,.0f} |" in table
+    assert f"| {ratio:.2f} |" in table
     (run,) = runs_of(tmp_path, "steps")
-    assert run["facts"]["commit"] and "--ranks 2" in run["facts"]["command"]
+    assert run["facts"]["commit"]
+    assert "--ranks 2" in run["facts"]["command"]
 
 
 def test_a_contestant_that_fails_does_not_take_the_others_along(tmp_path, monkeypatch):
@@ -77,8 +79,11 @@ def test_a_part_adds_a_run_to_its_records(part, arguments, keys, tmp_path, monke
     before = {"facts": {"device": "another", "date": "2026-01-01"}, "rows": []}
     (tmp_path / f"{part}.jsonl").write_text(json.dumps(before) + "\n")
     code, rows, table = measured(tmp_path, part, *arguments)
-    assert code == 0 and rows and all(row.keys() >= set(keys) for row in rows)
-    assert runs_of(tmp_path, part)[0] == before and "## another, 2026-01-01" in table
+    assert code == 0
+    assert rows
+    assert all(row.keys() >= set(keys) for row in rows)
+    assert runs_of(tmp_path, part)[0] == before
+    assert "## another, 2026-01-01" in table
     assert {path.name for path in tmp_path.iterdir()} == {f"{part}.jsonl", f"{part}.md"}, (
         "nothing else is left"
     )

@@ -58,8 +58,11 @@ def test_each_field_of_extends_configuration_is_an_option(capsys, monkeypatch):
             line.append("y")
     config = ExtendConfig(**given_of(parse([*line, "--source", "en"]), ExtendConfig))
     assert config.model_fields_set == ExtendConfig.model_fields.keys() - {"tokens"}
-    assert (config.vocab_size, config.known_text, config.chats) == (1000, {"fr": ["x"]}, ["x"])
-    assert (config.text, config.pair_columns) == (["x"], ["x", "y"])
+    assert config.vocab_size == 1000
+    assert config.known_text == {"fr": ["x"]}
+    assert config.chats == ["x"]
+    assert config.text == ["x"]
+    assert config.pair_columns == ["x", "y"]
     monkeypatch.setenv("COLUMNS", "1000")  # so that no word is broken
     with pytest.raises(SystemExit):
         parse(["extend", "--help"])
@@ -118,8 +121,10 @@ def test_paths_are_looked_at_before_anything_heavy_is_loaded(arguments, said, tm
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
-    assert done.returncode == 2 and done.stdout == "[]\n", done.stderr
-    assert done.stderr.startswith(f"ds-minimodel: {said}") and done.stderr.count("\n") == 1
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == "[]\n", done.stderr
+    assert done.stderr.startswith(f"ds-minimodel: {said}")
+    assert done.stderr.count("\n") == 1
 
 
 def test_status_of_a_folder_of_extend(tmp_path):
@@ -145,7 +150,8 @@ def test_a_file_of_weights_is_planned_over(tmp_path):
 
 
 def test_names_of_the_api():
-    assert {*api.__all__} <= {*dir(api)} and all(getattr(api, name) for name in dir(api))
+    assert {*api.__all__} <= {*dir(api)}
+    assert all(getattr(api, name) for name in dir(api))
 
 
 def test_doctor_finds_launchers_beside_its_python(tmp_path, monkeypatch):
@@ -154,7 +160,8 @@ def test_doctor_finds_launchers_beside_its_python(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     lines = look.report().splitlines()
-    assert f"launcher torchrun: {tmp_path}/torchrun" in lines and "launcher ssh: not found" in lines
+    assert f"launcher torchrun: {tmp_path}/torchrun" in lines
+    assert "launcher ssh: not found" in lines
 
 
 def test_an_option_is_not_shortened():

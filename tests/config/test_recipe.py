@@ -37,11 +37,14 @@ def test_values_merges_and_defaults(load):
         **recipe.pretrain.model_dump(),
         "initialisation": "random",
     }
-    assert (recipe.adapt.lr, recipe.adapt.steps, recipe.adapt.snapshot_every) == (7e-4, 100, 50)
+    assert recipe.adapt.lr == 7e-4
+    assert recipe.adapt.steps == 100
+    assert recipe.adapt.snapshot_every == 50
     assert recipe.optimizer.betas == (0.9, 0.98)
     assert recipe.seed == 1
     task = recipe.finetune.task("topic")
-    assert (task.max_length, task.epochs) == (96, 3)
+    assert task.max_length == 96
+    assert task.epochs == 3
     with pytest.raises(ValueError):
         recipe.seed = 2
 
@@ -133,8 +136,10 @@ def test_scalars_are_those_of_yaml_1_2(load):
     )
     assert recipe.languages.all == ["en", "no", "on"]
     assert recipe.data.text == {"en": ["en.txt"], "no": ["yes.txt"], "on": ["1:30"]}
-    assert (recipe.seed, recipe.workdir) == (10, "2024-02-30")
-    assert (recipe.pretrain.lr, recipe.optimizer.weight_decay) == (1e-3, 0.5)
+    assert recipe.seed == 10
+    assert recipe.workdir == "2024-02-30"
+    assert recipe.pretrain.lr == 1e-3
+    assert recipe.optimizer.weight_decay == 0.5
     assert load("model={kind: llama, tie_output: True}").model.tie_output is True
     assert load("data.workers=~").data.workers is None
 
@@ -147,7 +152,9 @@ def test_overrides_replace_single_values(load):
         "mini.depth=4",
         "finetune.tasks.topic.lr=3e-5",
     )
-    assert (recipe.pretrain.lr, recipe.engine.zero_stage, recipe.mini.depth) == (1e-2, 3, 4)
+    assert recipe.pretrain.lr == 1e-2
+    assert recipe.engine.zero_stage == 3
+    assert recipe.mini.depth == 4
     assert recipe.finetune.task("topic").lr == 3e-5
     assert recipe.build_mini.lr == recipe.adapt.lr == 7e-4  # not also the sections of the alias
     assert recipe.pretrain.steps == 100
@@ -234,9 +241,11 @@ def test_what_a_recipe_may_name_is_what_is_there():
 )
 def test_whatever_yaml_raises_has_its_line(refusal, value, message):
     line = refusal(replace=RECIPE[-4:], by=f"{RECIPE[-4:]}x: {value}\n")
-    assert "recipe.yaml:21: not valid YAML (" in line and message in line
+    assert "recipe.yaml:21: not valid YAML (" in line
+    assert message in line
     line = refusal(f"adapt.lr={value}")
-    assert line.startswith("adapt.lr=") and message in line
+    assert line.startswith("adapt.lr=")
+    assert message in line
 
 
 def test_aliases_and_brackets_end_soon(refusal):

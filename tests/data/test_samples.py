@@ -111,7 +111,8 @@ def test_shares_of_the_samples_are_dialogues_and_another_texts_whatever_the_slic
     reader = MixedReader(MixedReader(text, chats, 0.25, Stream.CHATS), others, 0.2)
     found = reader.read(0, 400)
     is_of = [np.isin(found.keys, part.read(0, 400).keys) for part in (text, chats, others)]
-    assert (found.replayed == is_of[2]).all() and found.learned is None
+    assert (found.replayed == is_of[2]).all()
+    assert found.learned is None
     assert [abs(rows.sum() - share) < 40 for rows, share in zip(is_of, (240, 80, 80))] == [True] * 3
     mixed = Sampler(reader, OBJECTIVES["masked-lm"], MaskedLmSettings(mask_prob=0.15))
     parts = [
@@ -142,9 +143,11 @@ def test_as_many_positions_are_chosen_as_in_fairseq(mask_prob):
     assert abs(error) < 5 * 0.5 / np.sqrt(4000)
     for row in range(0, 4000, 100):
         chosen = read[row, used[row]]
-        assert (np.diff(chosen) > 0).all() and (chosen < lengths[row]).all()
+        assert (np.diff(chosen) > 0).all()
+        assert (chosen < lengths[row]).all()
         assert targets[row, used[row]].tolist() == tokens[row, chosen].tolist()
-    assert (targets[~used] == IGNORED).all() and (read[~used] == 0).all()
+    assert (targets[~used] == IGNORED).all()
+    assert (read[~used] == 0).all()
 
 
 def test_every_position_is_equally_likely_special_ones_too():
@@ -165,9 +168,11 @@ def test_four_fifths_are_masked_a_tenth_drawn_a_tenth_kept():
     targets = np.full((4000, 50), 77)
     seen = replacements(targets, sample_key(1, 0, np.arange(4000)), trained_layout(1000))
     share = {"mask": (seen == 999).mean(), "num_base": (seen == 77).mean()}
-    assert abs(share["mask"] - 0.8) < 0.005 and abs(share["num_base"] - 0.1 - 0.1 / 995) < 0.004
+    assert abs(share["mask"] - 0.8) < 0.005
+    assert abs(share["num_base"] - 0.1 - 0.1 / 995) < 0.004
     drawn = seen[(seen != 999) & (seen != 77)]
-    assert drawn.min() == 4 and drawn.max() == 998  # uniform over pieces, never special
+    assert drawn.min() == 4
+    assert drawn.max() == 998  # uniform over pieces, never special
     counts = np.bincount(drawn, minlength=999)[4:]
     expected = 20_000 / 995
     assert ((counts - expected) ** 2 / expected).sum() < 995 + 6 * np.sqrt(2 * 995)

@@ -26,7 +26,8 @@ def test_tokens_and_documents_are_read_back_across_shards(tmp_path, vocab_size, 
     docs = [doc for shard in shards for doc in shard]
     tokens = [id for doc in docs for id in doc]
     store = TokenStore(make_store(tmp_path / "store", shards, vocab_size), HASH)
-    assert (store.num_tokens, store.num_documents) == (len(tokens), len(docs))
+    assert store.num_tokens == len(tokens)
+    assert store.num_documents == len(docs)
     assert store.read(0, 1).dtype.itemsize == id_type(vocab_size).itemsize == id_bytes
     assert [store.read(*store.document(number)).tolist() for number in range(len(docs))] == docs
     for start in range(0, len(tokens) + 1, 5):

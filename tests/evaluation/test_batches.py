@@ -30,8 +30,10 @@ def test_batch_form(examples):
         [0, 103, 103, 103, 103, 103, 2],
         [0, 100, 100, 2, *[FILLER] * 3],
     ]
-    assert batch["lengths"].tolist() == [7, 4] and batch["targets"].tolist() == [[3], [0]]
-    assert batch["loss_positions"].tolist() == [[0], [0]] and batch["count"] == 2
+    assert batch["lengths"].tolist() == [7, 4]
+    assert batch["targets"].tolist() == [[3], [0]]
+    assert batch["loss_positions"].tolist() == [[0], [0]]
+    assert batch["count"] == 2
     assert batch["sample_keys"].view(np.uint32).tolist() == sample_key(1, 0, [3, 0]).tolist()
     types = dict.fromkeys(("tokens", "loss_positions", "targets", "token_index"), "int64")
     types |= dict.fromkeys(("lengths", "sample_keys"), "int32")
@@ -62,7 +64,8 @@ def test_an_epoch_meets_each_example_once_and_fills_its_last_batch(examples):
         ]
         assert [batch["count"] for batch in batches] == [8, 8, 7]
         targets = np.concatenate([batch["targets"][:, 0] for batch in batches])
-        assert targets[-1] == -100 and sorted(targets[:-1]) == list(range(N))
+        assert targets[-1] == -100
+        assert sorted(targets[:-1]) == list(range(N))
         for batch in batches:
             real = batch["targets"][:, 0] >= 0
             assert (who(batch) == batch["targets"][:, 0])[real].all()
@@ -96,14 +99,16 @@ def test_slots_beyond_the_batch_change_nothing_but_fillers(examples, slots):
         rows = wide.batch(slots * update, slots * update + slots)
         for name in ("targets", "lengths", "sample_keys"):
             assert np.array_equal(rows[name][:8], expected[name])
-        assert (rows["targets"][8:] == -100).all() and rows["count"] == expected["count"]
+        assert (rows["targets"][8:] == -100).all()
+        assert rows["count"] == expected["count"]
 
 
 @pytest.mark.parametrize("max_tokens", [1, 30, 10_000])
 def test_evaluation_meets_each_example_once(examples, max_tokens):
     seen = []
     for index, batch in inference_batches(examples, max_tokens):
-        assert np.array_equal(who(batch), index) and np.array_equal(batch["targets"][:, 0], index)
+        assert np.array_equal(who(batch), index)
+        assert np.array_equal(batch["targets"][:, 0], index)
         assert (np.diff(batch["lengths"]) <= 0).all()
         assert batch["tokens"].shape[1] == batch["lengths"][0]
         assert batch["tokens"].size <= max_tokens or len(index) == 1

@@ -123,7 +123,8 @@ def test_the_same_words_are_hidden_from_every_vocabulary_and_asked_for_from_left
         for first, end in itertools.pairwise(examples.bounds):
             tokens = examples.tokens[first:end]
             targets = examples.targets[first:end]
-            assert (tokens[0], tokens[-1]) == (190, 191)
+            assert tokens[0] == 190
+            assert tokens[-1] == 191
             assert (tokens[targets != IGNORED] == 192).all()
             asked += [tokenizer.pieces[id] for id in targets[targets != IGNORED]]
         parts = [

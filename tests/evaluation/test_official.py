@@ -50,7 +50,8 @@ def test_xnlis_translated_training_file_spells_contradiction_otherwise(tmp_path)
         ["c", "d", "entailment"],
     )
     records = read_table(path, PAIR, labels=LABELS, language="en")
-    assert records.targets.tolist() == [2, 0, 1] and records.texts[0][1] == 'an "open quote'
+    assert records.targets.tolist() == [2, 0, 1]
+    assert records.texts[0][1] == 'an "open quote'
     assert read_table(path, PAIR).labels == tuple(LABELS)
 
 
@@ -64,7 +65,8 @@ def test_multinli_leaves_out_pairs_without_a_majority(tmp_path):
         ),
     ):
         records = read_table(path, PAIR, labels=LABELS, language="en")
-        assert records.texts == (["a", "e"], ["b", "f"]) and records.targets.tolist() == [2, 0]
+        assert records.texts == (["a", "e"], ["b", "f"])
+        assert records.targets.tolist() == [2, 0]
 
 
 def test_pawsx_leaves_out_what_was_not_translated(tmp_path):
@@ -72,7 +74,8 @@ def test_pawsx_leaves_out_what_was_not_translated(tmp_path):
     rows = [["1", 'He said "', "b .", "1"], ["2", "NS", "NS", "0"], ["3", "", "", "0"]]
     path = tsv(tmp_path / "test_2k.tsv", header, *rows, ["4", "x", "y", "0"], ["5", "x", "y", "NS"])
     records = read_table(path, PAIR, ["0", "1"])
-    assert records.texts == (['He said "', "x"], ["b .", "y"]) and records.targets.tolist() == [
+    assert records.texts == (['He said "', "x"], ["b .", "y"])
+    assert records.targets.tolist() == [
         1,
         0,
     ]

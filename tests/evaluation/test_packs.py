@@ -162,7 +162,8 @@ def test_a_plugged_module_is_the_body_with_the_language(family, other_family):
     body = load_body(family.model)
     language = load_adaptation(family.zh)
     model = plugged_module(body, language)
-    assert not model.training and model.body.positions.equal(language.update["positions"])
+    assert not model.training
+    assert model.body.positions.equal(language.update["positions"])
     assert not torch.equal(
         body.tensors["positions"], model.body.positions
     )  # the body itself stays as it is

@@ -52,7 +52,8 @@ def test_the_set_is_drawn_by_a_seed(language):
     code, frame, questions = question_set(language, seed=1)
     assert questions == question_set(language, seed=1)[2] != question_set(language, seed=2)[2]
     assert len({question.text for question in questions}) == MAX_QUESTIONS == 250
-    assert code == language and len(frame) == 2
+    assert code == language
+    assert len(frame) == 2
     assert question_set(language, 20, 1)[2] == questions[:20]
 
 
@@ -98,4 +99,5 @@ def test_answers_in_the_language_that_was_added():
     assert [*map(language_test("de", "en"), said)] == [True, False, False]
     assert [*map(language_test("en", "de"), said)] == [False, True, False]
     assert not language_test("fr", "en")("Hlavní město Francie je Paříž, a Německa je Berlín.")
-    assert language_test("en", "en") is None and language_test("xx", "en") is None
+    assert language_test("en", "en") is None
+    assert language_test("xx", "en") is None

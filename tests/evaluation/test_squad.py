@@ -36,8 +36,11 @@ def changed(change):
 
 def test_offsets_count_code_points(tmp_path):
     (question,) = read(tmp_path, FILE)
-    assert (question.id, question.text, question.context) == ("q1", "Was zeigt alles?", CONTEXT)
-    assert question.answers == ("Übersicht", "Zeile") and question.starts == (13, 6)
+    assert question.id == "q1"
+    assert question.text == "Was zeigt alles?"
+    assert question.context == CONTEXT
+    assert question.answers == ("Übersicht", "Zeile")
+    assert question.starts == (13, 6)
 
 
 IN_FILE = "qa.json: data.0.paragraphs.0.qas"

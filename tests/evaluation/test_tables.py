@@ -49,7 +49,8 @@ def test_numbers_are_labels_by_their_digits_in_all_forms(tmp_path):
     for path in (jsonl, tsv, csv):
         records = read_table(path, PAIR)
         assert records.texts == (["a", "c"], ["b", "d"])
-        assert records.labels == ("0", "1") and records.targets.tolist() == [1, 0]
+        assert records.labels == ("0", "1")
+        assert records.targets.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -81,9 +82,8 @@ def test_rows_without_a_label_are_left_out_and_counted(
         if len(kept) < len(found)
         else ""
     )
-    assert said in capfd.readouterr().err and read_table(
-        path, Classification().table_forms(columns), labels
-    )
+    assert said in capfd.readouterr().err
+    assert read_table(path, Classification().table_forms(columns), labels)
     assert not capfd.readouterr().err, "once"
 
 

@@ -30,4 +30,5 @@ def test_scores_are_compared_with_what_needs_no_model(score, verdict, tmp_path):
     (tmp_path / "report").mkdir()
     write_json(tmp_path / "report/scores.json", scores)
     said = import_script("scripts/baselines.py").said(tmp_path, tmp_path)
-    assert "words in common 80.0, the most frequent topic 60.0" in said and verdict in said
+    assert "words in common 80.0, the most frequent topic 60.0" in said
+    assert verdict in said

@@ -46,12 +46,10 @@ SENTENCES = (
 @pytest.mark.parametrize("line, end", [*zip(SENTENCES, ("。", "۔", "Ende."), strict=True)])
 def test_an_answer_ends_with_a_sentence_of_any_script(line, end):
     asked, said = (turn["content"] for turn in dialogue_about("ما هذا؟", [line], "xx"))
-    assert (
-        asked == "ما هذا؟"
-        and said.endswith(end)
-        and line.startswith(said)
-        and 200 < len(said) <= 400
-    )
+    assert asked == "ما هذا؟"
+    assert said.endswith(end)
+    assert line.startswith(said)
+    assert 200 < len(said) <= 400
 
 
 def test_a_mark_that_is_seen_once_does_not_decide_for_the_whole_text():

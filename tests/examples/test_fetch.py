@@ -31,7 +31,8 @@ def read_jsonl(path):
 def test_what_a_sample_holds(sample):
     out, manifest = sample
     assert manifest == read_manifest(out, verify=True)
-    assert manifest["set"] == "quickstart" and manifest["languages"] == ["en", "de"]
+    assert manifest["set"] == "quickstart"
+    assert manifest["languages"] == ["en", "de"]
     assert manifest["packages"] == {
         "libreoffice-help-en-us": "1.0-1",
         "libreoffice-help-de": "1.0-1",
@@ -62,7 +63,10 @@ def test_no_line_of_a_held_out_page_is_in_the_text(sample, help_packages, tmp_pa
             (tmp_path / "page.html").write_text(content)
             keys = {same_text_key(element.text) for element in read_page(tmp_path / "page.html")}
             (held_out if is_held_out(name.split("/text/")[1]) else others).update(keys)
-        assert held_out and not held_out & text and test and test <= held_out
+        assert held_out
+        assert not held_out & text
+        assert test
+        assert test <= held_out
         missing = others - held_out - text
         assert bool(missing) == (language == "de")  # only what is not translated is missing
 
@@ -78,7 +82,8 @@ def test_pairs_are_of_pages_that_are_held_out_or_not(sample):
     assert sources <= {*(out / "test/en.txt").read_text().split("\n")}
     for pair in learned[1:]:
         source, target = pair.split("\t")
-        assert source != target and source not in sources
+        assert source != target
+        assert source not in sources
 
 
 def test_fetching_again_changes_nothing_and_needs_no_apt(sample, monkeypatch):

@@ -87,4 +87,5 @@ def test_the_set_repro(distribution, help_packages, tmp_path):
         {key: row[key] for key in ("text", "label")} for row in rows
     ]
     licences = (tmp_path / "out/LICENSES.md").read_text()
-    assert "application-descriptions" in licences and "package-descriptions" in licences
+    assert "application-descriptions" in licences
+    assert "package-descriptions" in licences

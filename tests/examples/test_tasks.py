@@ -43,7 +43,8 @@ def test_topic_records_are_parallel(pages):
 
 def test_questions_point_at_their_answers(pages):
     for (split, language), squad in questions_of(pages, ["en", "de"]).items():
-        assert squad["version"] == "1.1" and squad["data"]
+        assert squad["version"] == "1.1"
+        assert squad["data"]
         for article in squad["data"]:
             assert split_of(article["title"]) == split
             for paragraph in article["paragraphs"]:

@@ -62,7 +62,8 @@ def test_an_adapter_of_pefts_gains_bits_and_loses_none_elsewhere_unseen(world, t
     learned = rows["zz", "bits per byte"]
     assert learned.after < 0.8 * learned.before
     assert rows["zz", "tokens of 4,000 bytes"].before == rows["zz", "tokens of 4,000 bytes"].after
-    assert found.asked == 250 and rows["right answers to 250 questions (en)", "answers"]
+    assert found.asked == 250
+    assert rows["right answers to 250 questions (en)", "answers"]
     other = rows["en", "bits per byte"]
     is_worse = other.after > 1.03 * other.before
     assert any(line.startswith("en: ") for line in found.worse) == is_worse
@@ -78,12 +79,14 @@ def test_an_adapter_of_pefts_gains_bits_and_loses_none_elsewhere_unseen(world, t
 def test_bits_are_those_of_plain_passes(world):
     found = compare_models(world / "theirs", world / "theirs", {"zz": world / "zz.txt"})
     (row,) = (row for row in found.measures if row.unit == "bits per byte")
-    assert row.before == row.after and found.lost == 0
+    assert row.before == row.after
+    assert found.lost == 0
     tokenizer = AutoTokenizer.from_pretrained(world / "theirs")
     model = AutoModelForCausalLM.from_pretrained(world / "theirs").eval()
     document = TEXT.strip()
     ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer(document)["input_ids"]]])
-    assert len(document) < CONTEXT_BYTES and ids.shape[1] < 62
+    assert len(document) < CONTEXT_BYTES
+    assert ids.shape[1] < 62
     with torch.inference_mode():
         loss = model(ids, labels=ids).loss * (ids.shape[1] - 1)
     assert row.before == pytest.approx(float(loss) / math.log(2) / len(document), rel=1e-4)
@@ -100,7 +103,8 @@ def test_the_command_prints_a_page(world):
     code, page, _ = run(f"compare {world}/theirs {world}/adapter --text", f"zz={world / 'zz.txt'}")
     assert code == 0
     assert "| zz, zz.txt | bits per byte | " in page
-    assert "**Questions answered**" in page and "- right answers: " in page
+    assert "**Questions answered**" in page
+    assert "- right answers: " in page
 
 
 def test_mistakes_are_one_line(world, tmp_path):

@@ -40,10 +40,13 @@ def aligned(folder):
 def test_the_aligned_model_can_be_used_and_says_what_it_finds(folder, aligned):
     said, _, share = aligned
     (line,) = (line for line in said if line.startswith("aligned: "))
-    assert line.startswith("aligned: 40 of 40 found in other, ") and line.endswith("xx/model")
+    assert line.startswith("aligned: 40 of 40 found in other, ")
+    assert line.endswith("xx/model")
     assert found(folder / "base") < 0.3 < 0.9 < share
     page = (folder / "xx/run/report/report.md").read_text()
-    assert "**other, BL_BASE**" in page and "aligned" in page and "untouched" in page
+    assert "**other, BL_BASE**" in page
+    assert "aligned" in page
+    assert "untouched" in page
     assert "are cut into the same tokens, and their vectors are equal to the bit" in page
     assert page.count("(right)") >= 4
 
@@ -69,10 +72,12 @@ def test_training_improves_it_in_place_and_leaves_old_rows_and_body(folder, alig
     new = load_file(model / "model.safetensors")
     name = "embeddings.word_embeddings.weight"
     rows = len(old[name])
-    assert len(new[name]) > rows and torch.equal(new[name][:rows], old[name])
+    assert len(new[name]) > rows
+    assert torch.equal(new[name][:rows], old[name])
     assert {key for key in old if key != name and not torch.equal(new[key], old[key])} == set()
     scores = read_json(folder / "xx/run/evaluate/bl_base/xx/other/seed-1/scores.json")
-    assert len(scores) == 2 and scores[0]["step"] == 0 < scores[1]["step"]
+    assert len(scores) == 2
+    assert scores[0]["step"] == 0 < scores[1]["step"]
 
 
 def test_the_same_call_does_nothing_and_a_shorter_one_is_refused(folder, aligned):

@@ -59,9 +59,12 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     code, err = stop_when(
         start(*arguments), lambda: metrics.exists() and metrics.stat().st_size, signal.SIGTERM
     )
-    assert code == 75 and "stopped after step" in err and "Traceback" not in err
+    assert code == 75
+    assert "stopped after step" in err
+    assert "Traceback" not in err
     code, _, err = run(*arguments)
-    assert code == 0 and "fertility" not in err.partition("adapt bl_base")[0], (
+    assert code == 0, err
+    assert "fertility" not in err.partition("adapt bl_base")[0], (
         err
     )  # the report reads the text again
     assert {path.name for path in out.iterdir()} == {
@@ -96,10 +99,12 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
         f"{last['bits_per_byte']:.3f} after (xz compresses it to "
     )
     assert f"xx: {scores}" in said
-    assert "; en: " in said and ", with 0.0 % of that text in new tokens" in said
+    assert "; en: " in said
+    assert ", with 0.0 % of that text in new tokens" in said
     assert said in (out / "run/report/report.html").read_text()
     card = (out / "model/README.md").read_text()
-    assert f"xx: {scores}" in card and "| text | xx.txt (" in card
+    assert f"xx: {scores}" in card
+    assert "| text | xx.txt (" in card
     (code,) = re.findall("```python\n(.*)```", card, re.DOTALL)
     exec(code.replace("FOLDER", str(out / "model")))
     page = (out / "run/report/report.md").read_text()
@@ -125,7 +130,8 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     )
     assert "**Questions answered**" in page
     code, _, err = run(*arguments)
-    assert code == 0 and "adapt bl_base xx" not in err, "all is there"
+    assert code == 0
+    assert "adapt bl_base xx" not in err, "all is there"
     others = {
         "--language": "zz",
         "--source": "de",
@@ -153,17 +159,20 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     (out / "recipe.yaml").write_text(begun)
     code, _, err = run(*arguments, "--tokens", "150k")
     assert "stay as chosen for 99,840 tokens" in err
-    assert code == 0 and yaml.safe_load((out / "recipe.yaml").read_text())["adapt"][
-        "steps"
-    ] == 150_000 // (8 * 64)
+    assert code == 0
+    assert yaml.safe_load((out / "recipe.yaml").read_text())["adapt"]["steps"] == 150_000 // (
+        8 * 64
+    )
     longer = load_file(out / "run/adapt/bl_base/xx/pack/embeddings.safetensors")["tokens"]
     assert torch.equal(
         load_file(out / "model/model.safetensors")["model.embed_tokens.weight"][-len(rows) :],
         longer,
     )
-    assert not torch.equal(rows, longer) and not (out / "model").is_symlink()
+    assert not torch.equal(rows, longer)
+    assert not (out / "model").is_symlink()
     code, _, err = run(*arguments[: arguments.index("--tokens")], "--train", "embeddings")
-    assert code == 0 and "tokens a second here" not in err, "a length that is not given stays"
+    assert code == 0
+    assert "tokens a second here" not in err, "a length that is not given stays"
     assert score()["bits_per_byte"] < last["bits_per_byte"]
 
 
@@ -179,20 +188,26 @@ def test_a_decoder_replays_what_it_writes_itself(texts, tmp_path):
     arguments = ("extend", theirs, texts / "xx.txt", "--language", "xx", *options)
     err = done(*arguments)
     adapt = (recipe := yaml.safe_load((out / "recipe.yaml").read_text()))["adapt"]
-    assert (recipe["systems"], adapt["replay_from"], adapt["strength"]) == (["lora"], "base", 0.5)
+    assert recipe["systems"] == ["lora"]
+    assert adapt["replay_from"] == "base"
+    assert adapt["strength"] == 0.5
     said = re.search(r"xx: 9 new tokens, (.*) bytes per token \(before .*, with \d+ (.*)\)", err)
-    assert recipe["tokenizer"]["vocab_size"] == 9 and float(said[2]) > 1.5 * float(said[1])
+    assert recipe["tokenizer"]["vocab_size"] == 9
+    assert float(said[2]) > 1.5 * float(said[1])
     assert adapt["seq_length"] == pytest.approx(128 * float(said[2]) / float(said[1]), rel=0.01)
     assert (
         1
         <= TokenStore(out / "run/tokens/the-base-itself").num_tokens / (adapt["replay"] * 30_000)
         < 2
     )
-    assert "LoRA, xx: " in err and "en: without --source-text" in err
+    assert "LoRA, xx: " in err
+    assert "en: without --source-text" in err
     card = (out / "model/README.md").read_text()
-    assert "Made by training token embeddings and the body (" in card and "mini-model" not in card
+    assert "Made by training token embeddings and the body (" in card
+    assert "mini-model" not in card
     said = "merge strength 0.5: as asked for; another by ds-minimodel export-hf "
-    assert f"LoRA, {said}" in err and said in card
+    assert f"LoRA, {said}" in err
+    assert said in card
     done(f"export-hf {out} {tmp_path}/whole --strength 1")
     done(f"export-hf {out} {tmp_path}/half --strength 0.5")
     half = (tmp_path / "half" / "model.safetensors").read_bytes()
@@ -201,7 +216,8 @@ def test_a_decoder_replays_what_it_writes_itself(texts, tmp_path):
     assert half == written != whole
     assert AutoModelForCausalLM.from_pretrained(out / "model").config.tie_word_embeddings
     code, _, err = run(*arguments)
-    assert code == 0 and "adapt lora" not in err, "all is there"
+    assert code == 0
+    assert "adapt lora" not in err, "all is there"
     said = f"--strength: {out} was begun with 0.5; `ds-minimodel export-hf {out} NEW --strength S`"
     assert said in refused(*arguments, "--strength", "1")
 
@@ -212,7 +228,8 @@ def test_all_that_was_learned_is_kept_where_no_answers_are_lost(texts, tmp_path)
     arguments = ("extend", texts / "theirs", texts / "xx.txt", "--language", "xx")
     arguments += ("--tokens", "10k", "--out", out, "--test-text", texts / "en.txt")
     err = done(*arguments)
-    assert ": 6 new tokens," in err and ", which pay in trainings of more than 100,000" in err
+    assert ": 6 new tokens," in err
+    assert ", which pay in trainings of more than 100,000" in err
     page = (
         r"a page of 4,000 bytes is ([\d,]+) tokens to read or write, ([\d,]+) before, ([\d,]+) with"
     )
@@ -221,7 +238,8 @@ def test_all_that_was_learned_is_kept_where_no_answers_are_lost(texts, tmp_path)
     assert yaml.safe_load((out / "recipe.yaml").read_text())["adapt"].get("strength", 1.0) == 1.0
     (scores,) = (out / "run/evaluate/lora/xx/bits-per-byte").glob("*.job.json")
     assert read_json(scores)["inputs"]["strength"] == 1.0
-    assert "LoRA, merge strength 1: " in err and "LoRA, en.txt, of yours: " in err
+    assert "LoRA, merge strength 1: " in err
+    assert "LoRA, en.txt, of yours: " in err
     assert "export-hf" in (out / "model/README.md").read_text()
     (out / "recipe.yaml").write_text(
         (out / "recipe.yaml").read_text().replace("    bits-per-byte:", "    mine:")
@@ -264,12 +282,11 @@ def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_
         f"xx: {rows[-1]['source_pack_bits_per_hidden_byte']:.3f} bits per byte of hidden words "
         "before, " in err
     )
-    assert "; en: " in err and "of the FLOPs of training all weights" in err
+    assert "; en: " in err
+    assert "of the FLOPs of training all weights" in err
     model = AutoModelForMaskedLM.from_pretrained(out / "model")
-    assert (model.config.cls_token_id, model.config.sep_token_id) == (
-        tokenizer.cls_token_id,
-        tokenizer.sep_token_id,
-    )
+    assert model.config.cls_token_id == tokenizer.cls_token_id
+    assert model.config.sep_token_id == tokenizer.sep_token_id
     assert model(**tokenizer(added, return_tensors="pt")).logits.isfinite().all()
 
     recipe = yaml.safe_load((out / "recipe.yaml").read_text())
@@ -284,7 +301,8 @@ def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_
     (out / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     err = done(f"run {out}/recipe.yaml")
     assert "adapt bl_base xx" not in err, err
-    assert "xx, topic: " in err and "xx, pseudo-likelihood: " in err
+    assert "xx, topic: " in err
+    assert "xx, pseudo-likelihood: " in err
 
     (texts / "yy.txt").write_text(
         (texts / "xx.txt").read_text().replace("z", "q").replace("g", "j")
@@ -367,7 +385,8 @@ def test_mistakes_are_one_line(texts):
     )
     assert "no slash" in refused(*extend(texts, "--source", "e/n", "--out", texts / "other"))
     said = refused(*extend(texts, "--out", texts / "b\udcff"))
-    assert r"b\udcff" in said and "surrogates not allowed in UTF-8; rename it" in said
+    assert r"b\udcff" in said
+    assert "surrogates not allowed in UTF-8; rename it" in said
     assert "was not begun by extend" in refused(*extend(texts, "--out", texts))
     with lock(texts / "new/.lock"):
         assert "another run is at work here" in refused(*extend(texts, "--out", texts / "new"))
@@ -398,4 +417,5 @@ def test_micro_batches_are_halved_where_memory_ends(texts, tmp_path, monkeypatch
         8,
         4,
         2,
-    ] and "with micro-batches of 2" in said[-1]
+    ]
+    assert "with micro-batches of 2" in said[-1]

@@ -74,12 +74,14 @@ def test_what_is_finished_is_written_again_while_a_longer_training_is_begun(call
     assert longer.wait() < 0
     shutil.rmtree(out / "model")
     err = done(*call, "--tokens", "6k")
-    assert "these are the models of the training that has ended" in err and "adapt lora" not in err
+    assert "these are the models of the training that has ended" in err
+    assert "adapt lora" not in err
     assert (out / "model/model.safetensors").read_bytes() == model
     assert "a training of 11,776 tokens is begun; a shorter" in refused(*call, "--tokens", "5k")
 
     code, said, _ = run(f"status {out}")
-    assert code == 0 and said.endswith("the same call of `ds-minimodel extend` goes on\n")
+    assert code == 0
+    assert said.endswith("the same call of `ds-minimodel extend` goes on\n")
     assert "`ds-minimodel run`" not in said
     done(*call, "--tokens", "12k")
     assert (out / "model/model.safetensors").read_bytes() != model
@@ -99,7 +101,8 @@ def test_another_strength_is_an_export_of_the_folder(call, tmp_path):
     written = load_file(out / "model" / "model.safetensors")
     named = load_file(tmp_path / "by-name" / "model.safetensors")
     for name, tensor in written.items():
-        assert torch.equal(tensor, whole[name]) and torch.equal(half[name], named[name])
+        assert torch.equal(tensor, whole[name])
+        assert torch.equal(half[name], named[name])
     assert any(not torch.equal(tensor, half[name]) for name, tensor in written.items())
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "half").dtype == torch.float32
     assert (tmp_path / "adapter/adapter_model.safetensors").exists()

@@ -85,7 +85,9 @@ def test_strength_1_stays_where_no_answers_are_lost_and_is_found_once(world, tex
     chats = [[{"role": "user", "content": said}] for said in ("zozo", "mimi")]
     asked = probe(world, chats, {"news": str(text_file)})
     found = kept_of(world, asked)
-    assert (found.strength, found.asked, found.pack) == (1.0, 250, identity(world / "pack"))
+    assert found.strength == 1.0
+    assert found.asked == 250
+    assert found.pack == identity(world / "pack")
     assert found.sentences[0].startswith("merge strength 1: right answers fall by 0.0 points at 1")
     rows = {row.what: row for row in found.measures if not row.unit.startswith("tokens")}
     assert {"news", "answers to 2 held-out dialogues that loop"} < rows.keys()
@@ -95,9 +97,11 @@ def test_strength_1_stays_where_no_answers_are_lost_and_is_found_once(world, tex
     ] * looking.OPENINGS
     assert counted.tokens > 0
     counted.tokens = 0
-    assert kept_of(world, asked) == found and counted.tokens == 0, "nothing is asked again"
+    assert kept_of(world, asked) == found
+    assert counted.tokens == 0, "nothing is asked again"
     fixed = kept_of(world, asked, strengths=[0.5])
-    assert (fixed.strength, fixed.sentences[0][:33]) == (0.5, "merge strength 0.5: as asked for;")
+    assert fixed.strength == 0.5
+    assert fixed.sentences[0][:33] == "merge strength 0.5: as asked for;"
 
 
 def test_answers_are_those_of_each_prompt_alone(world):
@@ -121,7 +125,8 @@ def test_answers_are_those_of_each_prompt_alone(world):
 def test_rows_alone_of_a_decoder_without_a_template(tmp_path, text_file):
     folder = made(tmp_path, text_file, update=0, template=None)
     found = kept_of(folder, probe(folder))
-    assert (found.strength, found.asked) == (1.0, 250)
+    assert found.strength == 1.0
+    assert found.asked == 250
     assert not any("strength" in line for line in found.sentences), "there is nothing to choose"
     for source, (before, after) in {
         "en": ("Question: ", "\nAnswer:"),
@@ -166,7 +171,8 @@ def test_all_looks_pass_a_tenth_of_what_training_costs(
     found = kept_of(world, probed, memory=f"counted-{trained}")
     most = SHARE * FORWARD_PASSES * trained
     assert most / 4 < counted.tokens <= most
-    assert fewest <= found.asked < 2.5 * fewest and found.strength == strength
+    assert fewest <= found.asked < 2.5 * fewest
+    assert found.strength == strength
     if strength == 1:
         few = f"merge strength 1: {found.asked} questions are too few to take less; CALL writes"
         assert found.worse[0] == f"{few} another."
@@ -176,7 +182,8 @@ def test_of_few_questions_none_is_asked_and_it_is_said(world, counted, monkeypat
     monkeypatch.setitem(looking.MINUTE, "cpu", 0)
     budget = budget_of(20_000, read_base(str(world / "theirs")), "cpu", texts=1)
     found = kept_of(world, probe(world, budget=budget), memory="few")
-    assert found.asked == 0 and found.strength == 1.0
+    assert found.asked == 0
+    assert found.strength == 1.0
     assert "no questions were asked, since fewer than 40 fit into a tenth" in found.worse[0]
     assert counted.tokens <= 0.3 * 20_000
 
@@ -187,7 +194,8 @@ def test_a_minute_is_allowed_where_a_tenth_is_less(world, monkeypatch):
     weights = 12 * 2 * 16**2 + 330 * 16
     small = budget_of(10_000, base, "cpu", texts=1)
     smaller = budget_of(1000, base, "cpu", texts=1)
-    assert small == smaller and small.text_bytes == looking.TEST_BYTES
+    assert small == smaller
+    assert small.text_bytes == looking.TEST_BYTES
     assert small.tokens == pytest.approx(2 / 3 / 4 * 2e12 / (2 * weights))
 
 

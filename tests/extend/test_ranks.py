@@ -74,9 +74,8 @@ def test_losses_are_the_same_on_any_number_of_ranks(begun, tmp_path):
         found.append(losses(out))
         placed = read_json((out / STEPS).with_name("run.json"))["partition"]
         assert placed["frozen_whole"] == (0 if stage else placed["frozen"])
-    assert len(found[0]) and all(
-        other == pytest.approx(found[0], rel=1e-5) for other in found[1:]
-    ), found
+    assert len(found[0]), found
+    assert all(other == pytest.approx(found[0], rel=1e-5) for other in found[1:]), found
 
 
 def test_what_was_interrupted_goes_on_on_other_ranks(begun):
@@ -85,7 +84,8 @@ def test_what_was_interrupted_goes_on_on_other_ranks(begun):
     _, err = stop_when(
         start(*call), lambda: metrics.exists() and metrics.stat().st_size, signal.SIGINT
     )
-    assert "stopped after step" in err and not (begun / "two/model").exists(), err
+    assert "stopped after step" in err, err
+    assert not (begun / "two/model").exists(), err
     done(*call, "--ranks", "2")
     assert losses(begun / "two") == pytest.approx(losses(begun / "one"), rel=1e-5)
     ours = load_file(begun / "two" / "adapter/adapter_model.safetensors")

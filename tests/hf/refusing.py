@@ -10,8 +10,10 @@ def refused(folder, out, *words):
     with refuses() as error:
         refer(folder, out)
     line = str(error.value)
-    assert "\n" not in line and all(word in line for word in (str(folder), *words)), line
-    assert not out.exists() and not [*out.parent.glob(f"{out.name}.*")]
+    assert "\n" not in line, line
+    assert all(word in line for word in (str(folder), *words)), line
+    assert not out.exists()
+    assert not [*out.parent.glob(f"{out.name}.*")]
 
 
 def change(path, **values):

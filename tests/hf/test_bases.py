@@ -127,9 +127,8 @@ def test_ids_and_token_types(base):
     assert kept.vocabulary.special == {
         ours: getattr(old, f"{role}_token_id") for ours, role in roles.items()
     }
-    assert old.get_vocab() == new.get_vocab() and len(
-        set(kept.pieces())
-    ) == kept.vocabulary.size == len(old)
+    assert old.get_vocab() == new.get_vocab()
+    assert len(set(kept.pieces())) == kept.vocabulary.size == len(old)
     (bos,), (eos,) = kept.vocabulary.frame
     lines = [*TEXTS, *ODD_TEXTS, *WITH_ADDED, *varied_lines(2000)]
     for line, ids in zip(lines, kept.encode(lines), strict=True):
@@ -248,7 +247,8 @@ def test_finetuning_trains_both_token_types(bert):
     both = gradient([4, 3], packed=True)
     assert both.abs().sum(1).gt(0).all()
     assert_close(gradient([4, 3], packed=False), both)
-    assert gradient(None, packed=True)[1].eq(0).all() and gradient(None, packed=True)[0].ne(0).any()
+    assert gradient(None, packed=True)[1].eq(0).all()
+    assert gradient(None, packed=True)[0].ne(0).any()
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,8 @@ def samples_in(store, length=512):
     tokenizer = AutoTokenizer.from_pretrained(store.folder.parent / "tokenizer")
     reader = SampleReader(store, table, 1)
     batch = Sampler(reader, OBJECTIVES["causal-lm"], None).batch(0, len(table))
-    assert (
-        batch["count"] == (batch["targets"] != IGNORED).sum() and len(table) == store.num_documents
-    )
+    assert batch["count"] == (batch["targets"] != IGNORED).sum()
+    assert len(table) == store.num_documents
     found = {}
     for row, number in enumerate(permute(np.arange(len(table)), len(table), 1, 0).tolist()):
         read = batch["tokens"][row, : batch["lengths"][row]]
@@ -84,10 +83,10 @@ def test_what_an_assistant_says_is_learned_with_the_end_of_its_turn(text_file, t
     tokenizer = AutoTokenizer.from_pretrained(folder)
     whole, first = samples_in(tmp_path / "store")
     turns = [{"role": role, "content": said.strip()} for role, said in DIALOGUE]
-    assert whole[0] == apply_template(tokenizer, turns, tokenize=False) and (
-        "01 Jan" in whole[0]
-    ) == (name == "llama 3")
-    assert whole[1] == f"assistant,\n\nja{END}18.{END}" and first[1] == f"assistant,\n\nja{END}"
+    assert whole[0] == apply_template(tokenizer, turns, tokenize=False)
+    assert ("01 Jan" in whole[0]) == (name == "llama 3")
+    assert whole[1] == f"assistant,\n\nja{END}18.{END}"
+    assert first[1] == f"assistant,\n\nja{END}"
     system = write_dialogues(tmp_path / "system.jsonl", [("system", "Kurz."), *DIALOGUE])
     if name == "gemma":
         with refuses("system.jsonl:1: the chat template does not take it .System role not"):
@@ -95,7 +94,8 @@ def test_what_an_assistant_says_is_learned_with_the_end_of_its_turn(text_file, t
         return
     prepare_chats([system], folder, tmp_path / "with-system", 512, 0.0)
     ((read, learned),) = samples_in(tmp_path / "with-system")
-    assert "Kurz." in read and learned == whole[1]
+    assert "Kurz." in read
+    assert learned == whole[1]
     assert held_out_questions([system], 0.999999, 9) == [
         [{"role": "system", "content": "Kurz."}, turns[0]]
     ]
@@ -111,7 +111,8 @@ def test_an_answer_that_is_not_to_be_learned_is_read(text_file, tmp_path, name):
     write_json(path, {"messages": [asked, wrong, asked, said]})
     prepare_chats([path], folder, tmp_path / "store", 512, 0.0)
     ((read, learned),) = samples_in(tmp_path / "store")
-    assert "Falsch." in read and learned == f"Wind.{END}"
+    assert "Falsch." in read
+    assert learned == f"Wind.{END}"
 
 
 def test_what_does_not_fit_a_sample(text_file, tmp_path, capsys):
@@ -141,10 +142,8 @@ def test_dialogues_are_held_out_and_faults_named(text_file, tmp_path):
     prepare_chats([chats], folder, tmp_path / "store", 64, 0.25)
     trained = TokenStore(tmp_path / "store").num_documents
     held_out = TokenStore(tmp_path / "store" / HELD_OUT).num_documents
-    assert (
-        trained + held_out == 600
-        and 90 < held_out == 3 * len(held_out_questions([chats], 0.25, 200)) < 210
-    )
+    assert trained + held_out == 600
+    assert 90 < held_out == 3 * len(held_out_questions([chats], 0.25, 200)) < 210
     (tmp_path / "held.txt").write_text("A line of a held-out page, which an answer has.\n")
     page = [("user", "?"), ("assistant", (tmp_path / "held.txt").read_text())]
     known = write_dialogues(tmp_path / "known.jsonl", page, DIALOGUE)

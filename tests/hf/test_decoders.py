@@ -29,11 +29,13 @@ def test_a_text_begins_as_the_base_begins_it(text_file, tmp_path, single, specia
     theirs = save_llama(text_file, tmp_path / "theirs", single)
     refer(theirs, tmp_path / "ours", "en")
     of_base = open_tokenizer(tmp_path / "ours")
-    assert of_base.special == special and of_base.vocabulary.roundtrip_counterexample is None
+    assert of_base.special == special
+    assert of_base.vocabulary.roundtrip_counterexample is None
     assert "bos" in special or of_base.num_bytes()[1] == 0, "special, without a role"
     train_tokenizer([text_file], tmp_path / "new", 320, 1.0, 5000, kind="byte-bpe", base=of_base)
     tokenizer = open_tokenizer(tmp_path / "new")
-    assert tokenizer.special == special and tokenizer.split == of_base.split
+    assert tokenizer.special == special
+    assert tokenizer.split == of_base.split
     body = load_body(tmp_path / "ours")
     pack = body.adaptation("de", {"tokens": torch.randn(320, 16)})
     save_adaptation(tmp_path / "pack", pack, tmp_path / "new")

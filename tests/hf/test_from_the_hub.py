@@ -47,23 +47,28 @@ def test_a_model_is_fetched(hub, files, roberta, tmp_path):  # noqa: F811
     refer(roberta, tmp_path / "here", "en")
     there = read_json(tmp_path / "there/manifest.json")
     here = read_json(tmp_path / "here/manifest.json")
-    assert there["files"] == here["files"] and there["body"] == here["body"]
-    assert (there["imported_from"], there["base_model"], there["revision"]) == (NAME, NAME, COMMIT)
+    assert there["files"] == here["files"]
+    assert there["body"] == here["body"]
+    assert there["imported_from"] == NAME
+    assert there["base_model"] == NAME
+    assert there["revision"] == COMMIT
     assert "revision" not in here
     asked = " ".join(hub.requests)
-    assert "model.safetensors" in asked and not any(
-        name in asked for name in ("pytorch_model", "onnx", "training")
-    )
+    assert "model.safetensors" in asked
+    assert not any(name in asked for name in ("pytorch_model", "onnx", "training"))
 
 
 def test_a_model_is_planned_by_its_configuration_alone(hub, files, tmp_path):  # noqa: F811
     code, out, err = run("plan", NAME, cwd=tmp_path, **hub.variables(tmp_path))
-    assert code == 0 and "| adapt |" in out, err
+    assert code == 0, err
+    assert "| adapt |" in out, err
     assert not any(
         name in " ".join(hub.requests) for name in ("safetensors", "tokenizer.json", "vocab")
     )
     code, out, err = run("plan someone/nothing", cwd=tmp_path, **hub.variables(tmp_path))
-    assert code == 2 and err.count("\n") == 1 and "it was looked for on the Hub" in err
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "it was looked for on the Hub" in err
 
 
 def test_a_sentence_encoder_is_fetched_with_what_its_head_needs(
@@ -80,7 +85,8 @@ def test_a_sentence_encoder_is_fetched_with_what_its_head_needs(
     }
     hub.repositories["someone/vectors"] = found | {"openvino/openvino_model.xml": b"x"}
     known = config_of("someone/vectors").config.head
-    assert known.max_length == 60 and known.projections[0].outputs == 8
+    assert known.max_length == 60
+    assert known.projections[0].outputs == 8
     assert "safetensors" not in " ".join(hub.requests)
     refer("someone/vectors", tmp_path / "there", "en")
     refer(folder, tmp_path / "here", "en")
@@ -99,7 +105,8 @@ def test_a_hub_that_is_not_reached(hub, files, tmp_path, monkeypatch, capsys):  
     asked = len(hub.requests)
     refer(NAME, tmp_path / "offline", "en")
     refer(NAME, tmp_path / "again", "en")
-    assert len(hub.requests) == asked and capsys.readouterr().err.count("is not reached; /") == 1
+    assert len(hub.requests) == asked
+    assert capsys.readouterr().err.count("is not reached; /") == 1
     there = read_json(tmp_path / "there/manifest.json")
     offline = read_json(tmp_path / "offline/manifest.json")
     assert there == offline
@@ -135,4 +142,5 @@ def test_what_is_not_there(files, tmp_path):
         assert words in refusal(model)
     del files["config.json"]
     line = refusal(NAME)
-    assert "no config.json" in line and "is no folder here, so it was looked for on the Hub" in line
+    assert "no config.json" in line
+    assert "is no folder here, so it was looked for on the Hub" in line

@@ -48,9 +48,8 @@ def comes_in_as(folder, path, out):
 def test_it_comes_in_as_its_folder_does(folder, text_file, tmp_path):
     pack = comes_in_as(folder, write_gguf(folder, tmp_path / "tiny.gguf"), tmp_path)
     manifest = read_json(pack.parent / "manifest.json")
-    assert manifest["imported_from"] == "tiny" and "base_model" not in manifest, (
-        "a file's name is none on the Hub"
-    )
+    assert manifest["imported_from"] == "tiny"
+    assert "base_model" not in manifest, "a file's name is none on the Hub"
     one = AutoTokenizer.from_pretrained(pack)
     other = AutoTokenizer.from_pretrained(folder)
     for text in (text_file.read_text()[:300], "a  1", *TEXTS, *ODD_TEXTS):

@@ -51,7 +51,8 @@ def test_one_tensor_at_a_time_is_in_memory(tmp_path):
         for number in range(4)
     }
     save_tensors(tmp_path / "file", LazyTensors(source))
-    assert len(made) == 4 and load_file(tmp_path / "file")["3"].eq(3).all()
+    assert len(made) == 4
+    assert load_file(tmp_path / "file")["3"].eq(3).all()
 
 
 def test_parts_and_changes_are_made_when_they_are_read():
@@ -67,6 +68,8 @@ def test_parts_and_changes_are_made_when_they_are_read():
             "pack.x": whole,
         }
     )
-    assert shapes_of(named.under("body.")) == {"rows": (3, 2), "wide": (3, 2)} and not reads
-    assert named["body.rows"].tolist() == [[2, 3], [4, 5], [0, 1]] and len(reads) == 2
+    assert shapes_of(named.under("body.")) == {"rows": (3, 2), "wide": (3, 2)}
+    assert not reads
+    assert named["body.rows"].tolist() == [[2, 3], [4, 5], [0, 1]]
+    assert len(reads) == 2
     assert named["body.wide"].dtype == named.entries["body.wide"].dtype == torch.float32

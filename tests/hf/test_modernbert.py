@@ -64,7 +64,8 @@ def test_what_is_exported_is_what_was_imported(family, text_file, tmp_path):
     texts = [*TEXTS[:6], "the [MASK] sees", "a" * 100]
     batch = old(texts, padding=True, truncation=True, max_length=60, return_tensors="pt")
     again = new(texts, padding=True, truncation=True, max_length=60, return_tensors="pt")
-    assert batch["input_ids"].equal(again["input_ids"]) and type(after) is type(before)
+    assert batch["input_ids"].equal(again["input_ids"])
+    assert type(after) is type(before)
     assert_close(logits(after, again), logits(before, batch), atol=0, rtol=0)
 
 
@@ -115,9 +116,8 @@ def test_a_tokenizer_like_mmberts(text_file, tmp_path):
             line
         )
         assert old(line)["input_ids"] == new(line)["input_ids"]
-        assert new.decode(ids) == line.replace("▁", " ") and sizes[ids].sum() == len(
-            line.replace("▁", " ").encode()
-        )
+        assert new.decode(ids) == line.replace("▁", " ")
+        assert sizes[ids].sum() == len(line.replace("▁", " ").encode())
     counterexample = "' ▁a▁▁b ##c Ġd @@ </w' of a text comes back as '  a  b ##c Ġd @@ </w'"
     assert tokenizer.vocabulary.roundtrip_counterexample == counterexample
 
@@ -179,15 +179,15 @@ def test_a_new_language_has_the_bases_special_tokens(base, text_file, tmp_path, 
     train_tokenizer([text_file], tmp_path / "tokenizer", size, 1.0, 5000, kind=kind, base=of_base)
     tokenizer = open_tokenizer(tmp_path / "tokenizer")
     read = tokenizer._tokenizer if kind == "byte-bpe" else tokenizer._model
-    assert tokenizer.special == of_base.special and tokenizer.split == (
-        of_base.split if kind == "byte-bpe" else None
-    )
+    assert tokenizer.special == of_base.special
+    assert tokenizer.split == (of_base.split if kind == "byte-bpe" else None)
     adaptation = body.adaptation("de", {"tokens": torch.randn(size, 16), "bias": torch.randn(size)})
     save_adaptation(tmp_path / "pack", adaptation, tmp_path / "tokenizer")
     export_hf(ours, tmp_path / "out", tmp_path / "pack")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
     vocabulary = tokenizer.vocabulary
-    assert theirs.mask_token == "[MASK]" and theirs.mask_token_id == vocabulary.mask == size - 1
+    assert theirs.mask_token == "[MASK]"
+    assert theirs.mask_token_id == vocabulary.mask == size - 1
     for text in [*TEXTS, *ODD_TEXTS, "the [MASK] sees", "[MASK][MASK] and"]:
         parts = text.split("[MASK]")
         before = [part.rstrip() if tokenizer.mask_takes_space else part for part in parts[:-1]]
@@ -200,4 +200,5 @@ def test_a_new_language_has_the_bases_special_tokens(base, text_file, tmp_path, 
         tokenizer, Records((TEXTS[:6], TEXTS[6:]), [0] * 6, ()), 500, body.config.separators
     )
     expected = [id for pair in zip(TEXTS[:6], TEXTS[6:]) for id in theirs(*pair)["input_ids"]]
-    assert pairs.tokens.tolist() == expected and expected.count(vocabulary.eos) == 12
+    assert pairs.tokens.tolist() == expected
+    assert expected.count(vocabulary.eos) == 12

@@ -49,7 +49,8 @@ def test_it_writes_by_its_own_distribution_after_the_template(
     ]  # what begins every text is put before it by a reader
     written = written_by(base, tmp_path / "out", 12_000)
     eos = tokenizer.eos_token_id
-    assert len(written) % ROWS == 0 and len(written) * (64 - len(opening)) >= 12_000
+    assert len(written) % ROWS == 0
+    assert len(written) * (64 - len(opening)) >= 12_000
     assert all(ids[: len(stored)] == stored for ids in written)
     assert not template or any(eos in ids[len(stored) : -1] for ids in written), (
         "which does not end what is drawn"
@@ -72,7 +73,8 @@ def test_beginnings_of_known_text_are_half_of_it(text_file, tmp_path):
     begun = [ids[:63] for ids in open_tokenizer(base[1]).encode(texts)]
     written = written_by(base, tmp_path / "out", 4_000, known=[[tmp_path / "known.txt"]] * 2)
     each = next(number for number in range(len(begun)) if sum(map(len, begun[:number])) >= 1_000)
-    assert written[-2 * each :] == 2 * begun[:each] and sum(map(len, written[: -2 * each])) >= 1_900
+    assert written[-2 * each :] == 2 * begun[:each]
+    assert sum(map(len, written[: -2 * each])) >= 1_900
 
 
 def test_a_seed_repeats(text_file, tmp_path):
@@ -107,7 +109,8 @@ def test_it_is_drawn_in_parts_that_an_interruption_leaves(text_file, tmp_path, m
     assert len([*(out / PARTS).iterdir()]) == len(before) + 1
     assert written_by(base, out, 1_500, known=[[tmp_path / "known.txt"]]) == whole
     after = [path.stat().st_mtime_ns for path in sorted((out / PARTS).iterdir())]
-    assert after[: len(before)] == before and len(after) > len(before) + 1
+    assert after[: len(before)] == before
+    assert len(after) > len(before) + 1
 
 
 def test_a_template_that_changes_what_a_user_says(text_file, tmp_path):

@@ -69,7 +69,8 @@ def model(xlm_r_json, tmp_path):
 
 def test_what_was_touched_or_lies_beside_it_is_taken(model):
     theirs, ours, tensors = model
-    assert tensors and {path.name for path in ours.iterdir()} == {"manifest.json", "tokenizer"}
+    assert tensors
+    assert {path.name for path in ours.iterdir()} == {"manifest.json", "tokenizer"}
     for path in theirs.iterdir():
         os.utime(path, (1, 1))
     shutil.copy(theirs / "tokenizer.json", theirs / "copy")
@@ -116,10 +117,8 @@ def test_numbers_come_out_in_the_type_that_they_came_in(text_file, tmp_path, fam
     wide = load_file(tmp_path / "wide/model.safetensors")
     assert before.keys() == same.keys() == wide.keys()
     for name, tensor in before.items():
-        assert (
-            tensor.dtype == same[name].dtype == getattr(torch, dtype)
-            and wide[name].dtype == torch.float32
-        )
+        assert tensor.dtype == same[name].dtype == getattr(torch, dtype)
+        assert wide[name].dtype == torch.float32
         assert_close(same[name], tensor, rtol=0, atol=1e-6 if "norm" in name else 0)
     configs = {name: AutoConfig.from_pretrained(tmp_path / name).dtype for name in ("same", "wide")}
     assert configs == {"same": getattr(torch, dtype), "wide": torch.float32}
@@ -172,7 +171,8 @@ def test_no_kernel_of_a_configuration_is_loaded(text_file, tmp_path, monkeypatch
     change(folder / "config.json", **{key: "someone/kernel@main:run"})
     refer(folder, tmp_path / "out")
     module = base.module_of(folder)
-    assert module.config._attn_implementation == "sdpa" and not asked
+    assert module.config._attn_implementation == "sdpa"
+    assert not asked
 
 
 def test_notes_in_a_configuration_change_nothing(text_file, tmp_path):

@@ -262,12 +262,13 @@ def test_the_command(xlm_r, tmp_path, capsys):
     assert run(tmp_path / "in", tmp_path / "out") == (0, f"{tmp_path}/out: written\n")
     before = load_file(xlm_r / "model.safetensors")
     after = load_file(tmp_path / "out/model.safetensors")
-    assert before.keys() == after.keys() and all(
-        torch.equal(before[name], after[name]) for name in before
-    )
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
     for model, words in (
         (tmp_path / "no/model", "no such folder; give the folder of a"),
         (xlm_r, "is taken by `base:`"),
     ):
         code, line = run(model, tmp_path / "new")
-        assert code == 2 and line.count("\n") == 1 and words in line, line
+        assert code == 2, line
+        assert line.count("\n") == 1, line
+        assert words in line, line

@@ -45,7 +45,8 @@ def source_tensors():
 def test_overlap_is_by_the_strings_of_pieces(source_tensors):
     tensors = overlap(*BOTH, source_tensors, seed=3)
     shared = [piece for piece in TARGET if piece in SOURCE]
-    assert len(shared) == 8 and {"<s>", "</s>", "<unk>", "<mask>", ".", "▁in", "s"} < set(shared)
+    assert len(shared) == 8
+    assert {"<s>", "</s>", "<unk>", "<mask>", ".", "▁in", "s"} < set(shared)
     for piece in shared:
         into = TARGET.index(piece)
         out_of = SOURCE.index(piece)
@@ -59,8 +60,10 @@ def test_rows_without_a_counterpart_are_drawn(source_tensors):
     tensors = overlap(*BOTH, source_tensors, seed=3)
     new = [index for index, piece in enumerate(TARGET) if piece not in SOURCE]
     rows = tensors["tokens"][new]
-    assert tensors["tokens"].shape == (len(TARGET), 16) and tensors["bias"].shape == (len(TARGET),)
-    assert abs(rows.std() / INIT_STD - 1) < 0.02 and abs(rows.mean()) < INIT_STD / 50
+    assert tensors["tokens"].shape == (len(TARGET), 16)
+    assert tensors["bias"].shape == (len(TARGET),)
+    assert abs(rows.std() / INIT_STD - 1) < 0.02
+    assert abs(rows.mean()) < INIT_STD / 50
     assert (tensors["bias"][new] == 0).all()
     assert len(rows.unique(dim=0)) == len(rows)
 
@@ -79,7 +82,8 @@ def test_pieces_without_parts_are_drawn_from_the_sources_distribution(source_ten
 
 def test_random(source_tensors):
     tokens = random(BOTH[0], source_tensors, seed=3)["tokens"]
-    assert abs(tokens.std() / INIT_STD - 1) < 0.02 and not tokens[PAD].any()
+    assert abs(tokens.std() / INIT_STD - 1) < 0.02
+    assert not tokens[PAD].any()
 
 
 def by_overlap(source_tensors, seed):
@@ -99,7 +103,8 @@ def test_what_is_drawn_is_a_function_of_the_seed_and_the_source_stays(
     first = method(source_tensors, seed=3)["tokens"]
     again = method(source_tensors, seed=3)["tokens"]
     other = method(source_tensors, seed=4)["tokens"]
-    assert first.equal(again) and 0 < (first != other).any(1).sum() <= drawn
+    assert first.equal(again)
+    assert 0 < (first != other).any(1).sum() <= drawn
     assert all(tensor.equal(before[name]) for name, tensor in source_tensors.items())
 
 
@@ -114,7 +119,8 @@ def test_special_tokens_are_shared_by_what_they_are(source_tensors):
         rows = joined(first)
         old = joined(source_tensors)
         np.testing.assert_array_equal(rows[[6, 4, 5]], old[[0, 2, -1]])
-        assert rows[0, -1] == old[PAD, -1] and not rows[0, :-1].any()
+        assert rows[0, -1] == old[PAD, -1]
+        assert not rows[0, :-1].any()
         # These are pieces of text that are spelt like special tokens.
         assert not (rows[2] == old[3]).all()
         assert not (rows[3] == old[0]).all()

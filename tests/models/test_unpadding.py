@@ -64,7 +64,8 @@ def test_no_layer_sees_the_padding():
     for layer in model.body.layers:
         layer.ffn_out.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[:2]))
     model(batch)
-    assert seen == [(33, 1), (33, 1), (4, 1)] and len(batch["token_index"]) == 33
+    assert seen == [(33, 1), (33, 1), (4, 1)]
+    assert len(batch["token_index"]) == 33
 
 
 @pytest.mark.parametrize("num_rows", [6, 9])
@@ -73,8 +74,12 @@ def test_pack_and_pad_are_each_others_inverse_and_gradient(num_rows):
     x_T1H = torch.randn(num_rows, 1, 5, dtype=torch.double, requires_grad=True)
     padded = unpadding.pad(x_T1H)
     again = unpadding.unpad(padded)
-    assert torch.equal(again[:6], x_T1H[:6]) and not again[6:].any() and padded.shape == (3, 4, 5)
-    assert not padded[0, 3].any() and not padded[1, 1:].any() and not padded[2, 2:].any()
+    assert torch.equal(again[:6], x_T1H[:6])
+    assert not again[6:].any()
+    assert padded.shape == (3, 4, 5)
+    assert not padded[0, 3].any()
+    assert not padded[1, 1:].any()
+    assert not padded[2, 2:].any()
     assert torch.autograd.gradcheck(unpadding.pad, x_T1H)
     x_BSH = torch.randn(3, 4, 5, dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradcheck(unpadding.unpad, x_BSH)

@@ -170,7 +170,9 @@ def refused(*command):
         main(words(*command))
     lines = [line for line in err.getvalue().splitlines() if line.startswith("ds-minimodel: ")]
     assert end.value.code == 2, err.getvalue()
-    assert len(lines) == 1 and "Traceback" not in err.getvalue() and not out.getvalue()
+    assert len(lines) == 1
+    assert "Traceback" not in err.getvalue()
+    assert not out.getvalue()
     return lines[0]
 
 
@@ -213,10 +215,8 @@ def world(made_once):
 
 def assert_shared_rows_are_the_bases(base, workdir, target):
     vocabularies = [open_tokenizer(workdir / "tokenizer" / language) for language in ("en", target)]
-    assert (
-        vocabularies[0].sha256 == open_tokenizer(base).sha256
-        and vocabularies[1].vocabulary.size == 60
-    )
+    assert vocabularies[0].sha256 == open_tokenizer(base).sha256
+    assert vocabularies[1].vocabulary.size == 60
     first = load_file(
         workdir / "adapt/minipost" / target / "snapshots/step-00000000/embeddings.safetensors"
     )["tokens"]

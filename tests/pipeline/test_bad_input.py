@@ -84,7 +84,9 @@ def test_a_full_disk(world, tmp_path):
         for left in (12_288, 150_000):  # too little for TensorBoard's events, for a checkpoint
             filler.write_bytes(bytes(shutil.disk_usage(disk).free - left))
             code, _, err = run("pretrain", *arguments)
-            assert code == 2 and "No space left" in err and "Traceback" not in err
+            assert code == 2
+            assert "No space left" in err
+            assert "Traceback" not in err
             filler.unlink()
             shutil.rmtree(disk / "run/pretrain", ignore_errors=True)
         done("pretrain", *arguments)

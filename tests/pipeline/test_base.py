@@ -66,12 +66,12 @@ def test_to_zero_shot_scores(recipe):
     }
     places = base, workdir / "pretrain/bl_base/model"
     one, other = (read_json(place / "manifest.json")["source"] for place in places)
-    assert one == other and not [*(workdir / "pretrain").rglob("*.safetensors")], (
-        "it is named, not copied"
-    )
+    assert one == other
+    assert not [*(workdir / "pretrain").rglob("*.safetensors")], "it is named, not copied"
     assert_shared_rows_are_the_bases(base, workdir, "xx")
     page = (workdir / "report/report.md").read_text()
-    assert "taken over from base" in page and "not known and not counted" in page
+    assert "taken over from base" in page
+    assert "not known and not counted" in page
 
 
 def test_a_target_has_the_bases_special_tokens_and_words(tmp_path, roberta):  # noqa: F811
@@ -80,10 +80,9 @@ def test_a_target_has_the_bases_special_tokens_and_words(tmp_path, roberta):  # 
         run_step(STEPS[step], load_recipe(recipe, ["tokenizer={kind: byte-bpe, vocab_size: 280}"]))
     base = open_tokenizer(tmp_path / "base")
     target = open_tokenizer(tmp_path / "run/tokenizer/xx")
-    assert (target.special, target.split) == (
-        base.special,
-        base.split,
-    ) and target.vocabulary.roundtrip_counterexample is None
+    assert target.special == base.special
+    assert target.split == base.split
+    assert target.vocabulary.roundtrip_counterexample is None
 
 
 @pytest.mark.parametrize(

@@ -31,14 +31,11 @@ def test_answers_are_learned_of_dialogues(chat_world):  # noqa: F811
     arguments = "run", chat_world / "recipe.yaml", *LORA, f"data.chats.xx={chat_world}/chats.jsonl"
     done(*arguments)
     page = (chat_world / "run/report/report.md").read_text()
-    assert (
-        "\n- LoRA, xx, loss on held-out text: " in page and "Fewer bits are better" not in page
-    ), "no task"
+    assert "\n- LoRA, xx, loss on held-out text: " in page
+    assert "Fewer bits are better" not in page, "no task"
     store = TokenStore(chat_world / "run/tokens/the-chats-of-xx")
-    assert (
-        store.masked
-        and store.num_documents + TokenStore(store.folder / "held_out").num_documents == 100
-    )
+    assert store.masked
+    assert store.num_documents + TokenStore(store.folder / "held_out").num_documents == 100
     rows = read_json_lines(chat_world / "run/adapt/lora/xx/run/metrics.jsonl")
     scores = [
         row["held_out/chats_nats_per_token"]

@@ -61,10 +61,8 @@ def facts(recipe, task):
 def test_every_epoch_is_scored(scored, task):
     epoch, steps = MODELS[task]
     found = scores(scored, task)
-    assert (
-        list(found) == list(range(epoch, steps + 1, epoch))
-        and facts(scored, task)["steps"] == steps
-    )
+    assert list(found) == list(range(epoch, steps + 1, epoch))
+    assert facts(scored, task)["steps"] == steps
     test = scored.parent / f"run/evaluate/minijoint/en/{task}/seed-3/scores.json"
     assert read_json(test)[0]["score"] == found[steps], "the same file as a test"
     assert not (job(scored, task) / "run/checkpoints").exists()
@@ -77,7 +75,8 @@ def test_scoring_changes_nothing(scored, tmp_path):
         assert [line["loss"] for line in lines(recipe, task)] == [
             line["loss"] for line in lines(scored, task)
         ]
-        assert facts(recipe, task) == facts(scored, task) and not scores(recipe, task)
+        assert facts(recipe, task) == facts(scored, task)
+        assert not scores(recipe, task)
 
 
 @pytest.mark.parametrize(

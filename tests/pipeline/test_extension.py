@@ -42,7 +42,8 @@ def test_a_pack_has_new_rows_alone_and_they_learn(folder):
         folder / "run/adapt/bl_base/xx/snapshots/step-00000000/embeddings.safetensors"
     )
     for name, rows in pack.items():
-        assert len(rows) == NEW and not torch.equal(rows, first[name])
+        assert len(rows) == NEW
+        assert not torch.equal(rows, first[name])
     for system in ("bl_base", "minipost"):
         scores = read_json(folder / f"run/evaluate/{system}/xx/bits/seed-1/scores.json")
         assert scores[-1]["bits_per_byte"] < scores[0]["bits_per_byte"]
@@ -77,7 +78,8 @@ def test_transformers_has_the_base_in_the_export_and_the_new_language_beside_it(
         assert new(ids).logits[..., :ROWS].equal(old(ids).logits)
     ids_after = after(added)["input_ids"]
     ids_before = before(added)["input_ids"]
-    assert len(ids_after) < len(ids_before) and after.decode(ids_after) == added
+    assert len(ids_after) < len(ids_before)
+    assert after.decode(ids_after) == added
     assert after.special_tokens_map == before.special_tokens_map
     options = dict(max_new_tokens=9, do_sample=False)
     new.generation_config.suppress_tokens = [*range(ROWS, ROWS + NEW)]
@@ -107,9 +109,8 @@ def test_bits_compare_packs_at_equal_bytes_of_context(folder, tmp_path):
     assert code == 0, err
     (row,) = json.loads(answer)
     unequal = refused(f"bits {folder}/base", *packs, "--context-bytes", 64, tmp_path / "en.txt")
-    assert f"{folder}/base: has 64 positions" in unequal and unequal.endswith(
-        "give --context-bytes 63 or fewer"
-    )
+    assert f"{folder}/base: has 64 positions" in unequal
+    assert unequal.endswith("give --context-bytes 63 or fewer")
     rows = {(Path(row["text"]).stem, row["pack"]): row for row in json.loads(out)}
     assert row == rows["en", "old"] | {"pack": "theirs"}, "as transformers has it"
     assert rows["en", "new"]["bits_per_byte"] >= rows["en", "old"]["bits_per_byte"]

@@ -35,9 +35,8 @@ def test_step_2_records_it_and_trains_on(world, tmp_path):
     assert all(read_manifest(pack)["initialisation"] == "random" for pack in (first, last))
     before = load_adaptation(first)
     after = load_adaptation(last)
-    assert (
-        not before.embeddings["tokens"][5].equal(after.embeddings["tokens"][5]) and not after.update
-    )
+    assert not before.embeddings["tokens"][5].equal(after.embeddings["tokens"][5])
+    assert not after.update
     record = read_json(folder.parent / "xx.job.json")
     assert record["inputs"]["adapt"]["initialisation"] == "random"
 
@@ -102,7 +101,8 @@ def test_pairs_alone_give_a_language_its_embeddings(tmp_path):
     folder = tmp_path / "run/adapt/bl_small/xx"
     pack = load_adaptation(folder / "pack").embeddings
     first = load_adaptation(folder / "snapshots/step-00000000").embeddings
-    assert pack["tokens"].equal(first["tokens"]) and pack["bias"].equal(first["bias"])
+    assert pack["tokens"].equal(first["tokens"])
+    assert pack["bias"].equal(first["bias"])
 
     assert assert_rows_of_the_loop(pack, source, tmp_path) > 20
 

@@ -46,7 +46,8 @@ def refused_naming(recipe, path, command, *overrides, undone=()):
     """
     before = files_of(recipe)
     line = refused(command, recipe, *overrides)
-    assert (str(path) in line or str(path.parent) in line) and len(line) < 600, line
+    assert str(path) in line or str(path.parent) in line, line
+    assert len(line) < 600, line
     after = files_of(recipe)
     begun = tuple(str(recipe.parent / "run" / folder) for folder in undone)
     assert {

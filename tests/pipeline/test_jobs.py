@@ -84,7 +84,8 @@ def test_what_is_unfinished_goes_on(job):
     assert (
         job.folder / "run" / "checkpoints" / "step-00000001" / "state"
     ).exists()  # what it goes on from
-    assert run(job) and is_complete(job)
+    assert run(job)
+    assert is_complete(job)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,8 @@ def test_rebuild_moves_what_is_stale_aside_and_nothing_else(job):
     assert is_complete(job)
     other = job_in(job.folder, {**INPUTS, "seed": 2})
     move_aside_if_stale(other)
-    assert not job.folder.exists() and run(other)
+    assert not job.folder.exists()
+    assert run(other)
     old = [path for path in job.folder.parent.iterdir() if path.name.startswith("pretrain.old-")]
     assert [(path / "body" / "weights").read_text() for path in old] == ["made 1 times"]
     records = list(job.folder.parent.glob("pretrain.job.json.old-*"))
@@ -146,10 +148,14 @@ def test_where_steps_may_grow_the_job_goes_on_and_its_children_after_it(job, unf
     longer, told = growing(job.folder, 20)
     assert state_of(longer, layout) == (State.PENDING, "goes on: pretrain.steps: 15 -> 20")
     move_aside_if_stale(longer)
-    assert not is_complete(longer) and run(longer) and is_complete(longer)
+    assert not is_complete(longer)
+    assert run(longer)
+    assert is_complete(longer)
     assert [inputs["pretrain"]["steps"] for inputs in told] == [15]
     assert state_of(child, layout)[0] is State.PENDING
-    assert run(child) and is_complete(child) and weights(child) == "made 2 times"
+    assert run(child)
+    assert is_complete(child)
+    assert weights(child) == "made 2 times"
     shutil.rmtree(job.folder)
     job.folder.with_name("pretrain.job.json").unlink()  # as is advised where it is damaged
     assert run(longer)
@@ -178,7 +184,8 @@ def test_an_artifact_that_is_deleted_is_made_again(tmp_path, above):
     run(job)
     shutil.rmtree(job.folder / "body")
     assert not is_complete(job)
-    assert run(job) and is_complete(job)
+    assert run(job)
+    assert is_complete(job)
     assert weights(job) == "made 2 times"
 
 
@@ -189,7 +196,8 @@ def test_a_job_waits_for_its_parents(tmp_path, job):
     stop(job)
     with refuses("not finished"):
         begin(child)
-    assert run(job, child) and not run(job, child)
+    assert run(job, child)
+    assert not run(job, child)
 
 
 @pytest.mark.parametrize("index", [0, 2**21, -1])
@@ -228,11 +236,15 @@ def test_a_copy_of_a_text_is_the_same_text_and_is_read_for_that_once(tmp_path, m
     text = tmp_path / "en.txt"
     folder = tmp_path / "work/tokens"
     text.write_bytes(b"a boat\n" * 1000)
-    assert is_made(text) and not is_made(text) and read.count(text) == 1
+    assert is_made(text)
+    assert not is_made(text)
+    assert read.count(text) == 1
     (tmp_path / "moved").mkdir()
     copy = shutil.copyfile(text, tmp_path / "moved/en.txt")
     os.utime(copy, (1, 1))
-    assert not is_made(copy) and not is_made(copy) and read.count(copy) == 1, "as is tar's"
+    assert not is_made(copy)
+    assert not is_made(copy)
+    assert read.count(copy) == 1, "as is tar's"
 
 
 def test_a_job_that_is_refused_before_it_made_anything_leaves_nothing(tmp_path):
@@ -246,7 +258,8 @@ def test_a_job_that_is_refused_before_it_made_anything_leaves_nothing(tmp_path):
     (job.folder / "run").mkdir(parents=True)
     (job.folder / "run/state").write_text("half of the steps")
     withdraw(layout, job)
-    assert begin(job) and (job.folder / "run/state").exists()
+    assert begin(job)
+    assert (job.folder / "run/state").exists()
 
 
 def test_what_killed_processes_were_writing_is_swept(tmp_path):
@@ -257,7 +270,8 @@ def test_what_killed_processes_were_writing_is_swept(tmp_path):
     for name in names:
         (tmp_path / name).write_text("half")
     sweep_up(WorkdirLayout(tmp_path))
-    assert {name: (tmp_path / name).exists() for name in names} == names and is_complete(job)
+    assert {name: (tmp_path / name).exists() for name in names} == names
+    assert is_complete(job)
 
 
 def test_a_child_does_without_a_parent_that_is_gone_once_it_is_complete(tmp_path, job):

@@ -82,7 +82,8 @@ def test_a_signal_while_a_command_ends_changes_nothing(number):
     command = f"{signals}; from ds_minimodel.cli.main import main; main()"
     program = [sys.executable, "-c", command, "recipes"]
     done = subprocess.run(program, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr == ""
     assert "quickstart" in done.stdout
 
 

@@ -98,7 +98,8 @@ def test_a_finished_run_goes_on_and_is_scored_again(short, long, tmp_path):
     assert kill.wait() == -signal.SIGKILL
     assert {"step-00000026", "step-00000030"} <= {*checkpoints(recipe)}
     do("run", recipe, *command, "--rebuild")
-    assert status(recipe, *command) == {} and checkpoints(recipe) == ["latest", "step-00000026"]
+    assert status(recipe, *command) == {}
+    assert checkpoints(recipe) == ["latest", "step-00000026"]
     assert_same_weights(recipe.parent / "run", long.parent / "run")
     assert scores(recipe) == scores(long)
     assert held_out(recipe.parent / "run", ADAPT) == held_out(long.parent / "run", ADAPT), (

@@ -55,7 +55,8 @@ def test_costs_and_plans_read_the_declarations(tmp_path):
 
 def test_they_train_to_a_report(workdir):
     body = read_json(workdir / "pretrain/minijoint/model/manifest.json")["body"]
-    assert (body["architecture"]["kind"], body["objective"]) == ("toy", "unswap")
+    assert body["architecture"]["kind"] == "toy"
+    assert body["objective"] == "unswap"
     first, *lines = read_json_lines(workdir / "pretrain/minijoint/run/metrics.jsonl")
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert lines[-1]["held_out/nats_per_token"] < first["held_out/nats_per_token"]
@@ -71,16 +72,15 @@ def test_they_train_to_a_report(workdir):
         for step in (0, 4, 8)
     }
     page = (workdir / "report/report.md").read_text()
-    assert "| JointPost |" in page and "JointPost, unadapted" in page
+    assert "| JointPost |" in page
+    assert "JointPost, unadapted" in page
 
 
 def test_a_library_that_does_not_have_the_kind_gets_no_export(workdir, tmp_path):
     error = newcomers("export-hf", workdir / "pretrain/minijoint/model", tmp_path / "out", code=2)
-    assert (
-        error.count("\n") == 1
-        and "has no bodies of kind toy" in error
-        and not (tmp_path / "out").exists()
-    )
+    assert error.count("\n") == 1
+    assert "has no bodies of kind toy" in error
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

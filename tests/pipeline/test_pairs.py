@@ -55,7 +55,8 @@ def test_pairs_are_read_once_and_parted(recipe, tmp_path, capsys):
     corpus = PairCorpus(tmp_path / "run/corpus/the-pairs-of-xx")
     assert [text.name for text in corpus.training] == ["help", "words"]
     assert [len(text.pairs) for text in corpus.tests] == [20]
-    assert corpus.training[1].is_dictionary and len(corpus.lines) == len(corpus.pairs) - 3
+    assert corpus.training[1].is_dictionary
+    assert len(corpus.lines) == len(corpus.pairs) - 3
     held_out = [pair for text in corpus.held_out for pair in text.pairs]
     assert 15 <= len(held_out) <= 20
     learned = {normalised(side) for pair in corpus.pairs for side in pair}

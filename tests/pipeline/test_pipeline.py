@@ -54,7 +54,9 @@ def test_scores_of_every_system_task_language_and_seed(world):
         for task in ("topic", "qa")
     }
     for row in rows:
-        assert row["language"] == "xx" and row["seed"] in (3, 4) and 0 <= row["score"] <= 100
+        assert row["language"] == "xx"
+        assert row["seed"] in (3, 4)
+        assert 0 <= row["score"] <= 100
     one = [
         row
         for row in rows
@@ -113,7 +115,8 @@ def test_killed_in_every_step_ends_with_the_same_files(world, tmp_path):
     assert len([file for file in disturbed if "minijoint" in file]) == len(
         [file for file in whole if "minijoint" in file]
     )
-    assert not list(workdir.rglob("*.tmp*")) and not list(workdir.rglob("*.partial"))
+    assert not list(workdir.rglob("*.tmp*"))
+    assert not list(workdir.rglob("*.partial"))
 
 
 def test_signals_save_and_the_same_command_goes_on(world, tmp_path):
@@ -129,12 +132,14 @@ def test_signals_save_and_the_same_command_goes_on(world, tmp_path):
 
     for number, expected in ((signal.SIGINT, 1), (signal.SIGTERM, 75)):
         code, err = stop_when(start(f"run {recipe}", *longer), goes_on, number)
-        assert code == expected and "the same command goes on from there" in err
+        assert code == expected
+        assert "the same command goes on from there" in err
         assert list((workdir / "pretrain/bl_base/run/checkpoints").glob("step-*"))
         lines = metrics.read_text().count("\n")
     done(f"pretrain {recipe}", *longer)
     steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
-    assert steps == sorted(set(steps)) and steps[-1] == 200
+    assert steps == sorted(set(steps))
+    assert steps[-1] == 200
 
 
 def test_every_training_run_has_its_golden_losses(world):

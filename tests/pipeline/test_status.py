@@ -120,17 +120,17 @@ def test_what_is_stale_running_unfinished_or_damaged(recipe, capsys):
         "evaluate/minijoint/xx/qa/seed-3": ("damaged", "scores.json: missing or of another size"),
     }
     for name, (state, why) in expected.items():
-        assert jobs[name]["state"] == state and why in jobs[name]["why"]
+        assert jobs[name]["state"] == state
+        assert why in jobs[name]["why"]
     training = jobs["pretrain/bl_base"]["training"]
-    assert (training["step"], training["steps"]) == (6, 8)
+    assert training["step"] == 6
+    assert training["steps"] == 8
     assert training["seconds_left"] == pytest.approx(2 / training["rate"])
     with lock(workdir / ".lock"):
         note_holder(workdir / ".lock", "pretrain/bl_base")
         row = states(capsys, recipe)["pretrain/bl_base"]
-    assert (
-        row["state"] == "running"
-        and row["why"] == f"process {os.getpid()} on {os.uname().nodename}"
-    )
+    assert row["state"] == "running"
+    assert row["why"] == f"process {os.getpid()} on {os.uname().nodename}"
     assert row["training"] == training
 
 
@@ -163,7 +163,8 @@ def test_finetuning_seeds_grow_and_shrink(recipe, capsys):
         keys = ("systems=[minijoint]", f"finetune.seeds={seeds}")
         jobs = {name: row["state"] for name, row in states(capsys, recipe, *keys).items()}
         pending = {name for name, state in jobs.items() if state != "complete"}
-        assert pending >= set(left) and all(name.endswith("seed-5") and left for name in pending)
+        assert pending >= set(left)
+        assert all(name.endswith("seed-5") and left for name in pending)
         done(f"run {recipe}", *keys)
         rows = read_json(recipe.parent / "run/report/scores.json")
         assert {row["seed"] for row in rows} == set(range(3, 3 + seeds))

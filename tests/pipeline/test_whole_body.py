@@ -39,7 +39,8 @@ SETTINGS = [
 def folder(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     err = done("run", make_recipe(folder, request.param), *SETTINGS)
-    assert err.count("bits per byte before") >= 3 and "LoRA, xx: " in err
+    assert err.count("bits per byte before") >= 3
+    assert "LoRA, xx: " in err
     return folder
 
 
@@ -53,9 +54,8 @@ def test_the_body_that_comes_out_is_another_one_and_better(folder, tmp_path, sys
     first = learned(folder, system, "snapshots/step-00000000")
     last = learned(folder, system)
     changed = dict(updated(body.tensors, last.update))
-    assert not first.update and not any(
-        tensor.equal(body.tensors[name]) for name, tensor in changed.items()
-    )
+    assert not first.update
+    assert not any(tensor.equal(body.tensors[name]) for name, tensor in changed.items())
     linear = {
         name for name in body.tensors if ".qkv.w" in name or "_out.w" in name or "_in.w" in name
     }
@@ -193,9 +193,8 @@ def test_a_base_replays_what_it_writes(folder, tmp_path):
                 ids, labels=ids
             ).loss
     assert losses["keeps"] < losses["forgets"]
-    assert {path.name for path in base.iterdir()} == before and not (
-        tmp_path / "tokens/en"
-    ).exists()
+    assert {path.name for path in base.iterdir()} == before
+    assert not (tmp_path / "tokens/en").exists()
     assert "nothing is replayed" in refused(f"run {recipe}", *more, "adapt.replay=0")
 
 
@@ -208,9 +207,8 @@ def test_costs_and_refusals(folder):
         row["system"]: row["executed_eflops"]
         for row in recipe_costs(recipe.model_copy(update={"adapt": adapt}))
     }
-    assert 1.03 < held["lora"] / spent["lora"] < 1.1 and held["full"] == spent["full"], (
-        "a pass and two of scores more"
-    )
+    assert 1.03 < held["lora"] / spent["lora"] < 1.1
+    assert held["full"] == spent["full"], "a pass and two of scores more"
     lora = "run", folder / "recipe.yaml", "adapt.new_token_penalty=0", "systems=[lora]"
     assert "adapt.rates: minipost is not among" in refused(*lora, "adapt.rates={minipost: 1.0}")
     assert "updates of lora are not cut" in refused(*lora, "engine.tensor_parallel=2")

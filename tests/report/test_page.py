@@ -57,7 +57,8 @@ def test_report_holds_scores_page_and_plots(tmp_path):
         "completion, exact match",
         "Cost of each step",
     ):
-        assert text in html and text in markdown
+        assert text in html
+        assert text in markdown
 
 
 def with_scores(rows, **more):
@@ -93,7 +94,8 @@ def test_a_page_says_what_was_done_where_nothing_was_scored(tmp_path, base):
     losses = (
         "BL_BASE, de, loss on held-out text: 2.000 nats per token after 0 updates, 1.600 after 10"
     )
-    assert said[0].startswith(losses) and len(said) == 2
+    assert said[0].startswith(losses)
+    assert len(said) == 2
     markdown, _ = texts(tmp_path)
     assert "Fewer bits are better" not in markdown, "of a table without a row"
     assert "1.600 best 1.500 at step 5" in re.sub(r"[^\w. ]", "", markdown)
@@ -116,9 +118,11 @@ def test_a_page_over_a_base_has_before_and_after_and_no_table_of_the_paper(tmp_p
         "training all weights.",
         "MiniJoint, de: 58.5 accuracy before, 58.5 after",
     ):
-        assert markdown.index(text) < markdown.index("## What was asked for") and text in html
+        assert markdown.index(text) < markdown.index("## What was asked for")
+        assert text in html
     assert said[1:3] == ["BL_BASE, strength 1.", "BL_BASE, de: 2 before, 1.5 after."]
-    assert "worse than the untouched model" not in markdown and "has become worse" not in markdown
+    assert "worse than the untouched model" not in markdown
+    assert "has become worse" not in markdown
     assert names_of_paper(tmp_path) == set()
     assert [path.name for path in tmp_path.glob("*.png")] == ["held-out-loss.png"]
     for row in (
@@ -222,8 +226,10 @@ def test_the_same_blocks_in_all_forms():
         "| System | de\\|at |\n| --- | ---: |\n| A | **1.0** ±0.1 |\n| ref | ∞ |\n\na \\* b"
         in markdown
     )
-    assert "- **Seed**: 1" in markdown and "![caption](f%201.png)" in markdown
-    assert "<td><b>1.0</b> <small>±0.1</small></td>" in html and "<dt>Seed</dt><dd>1</dd>" in html
+    assert "- **Seed**: 1" in markdown
+    assert "![caption](f%201.png)" in markdown
+    assert "<td><b>1.0</b> <small>±0.1</small></td>" in html
+    assert "<dt>Seed</dt><dd>1</dd>" in html
     assert '<tbody class="references">' in html
 
 
@@ -247,8 +253,10 @@ def test_nothing_in_a_text_is_a_link_an_image_or_a_tag():
     )
     (image,) = re.findall("<img[^>]*>", shown)
     assert image == '<img src="f.png" alt="' + escape(" ".join(HOSTILE.splitlines())) + '" />'
-    assert "<script" not in html and 'href="java' not in html
-    assert "__i__" in shown and "<strong>i<" not in shown
+    assert "<script" not in html
+    assert 'href="java' not in html
+    assert "__i__" in shown
+    assert "<strong>i<" not in shown
 
 
 def test_losses_of_a_run(tmp_path):

@@ -42,7 +42,8 @@ def test_whole_documents_are_drawn_from_all_over_a_text(text):
         lines == [f"document {n} begins here", f"and {n} ends"]
         for n, lines in zip(numbers, found, strict=True)
     )
-    assert numbers == sorted(set(numbers)) and numbers[-1] - numbers[0] > 60_000
+    assert numbers == sorted(set(numbers))
+    assert numbers[-1] - numbers[0] > 60_000
     assert sum(len("\n".join(lines)) + 2 for lines in found) == pytest.approx(DRAWN, rel=0.2)
     ((*parts,),) = draw_parts([text], DRAWN)
     assert sum(end - start for start, end in parts) <= DRAWN + BLOCK_BYTES
@@ -76,7 +77,8 @@ def test_what_is_not_drawn_is_not_read(text, tmp_path):
     other = Corpus(tmp_path / "holes")
     assert one.words() == other.words()
     assert list(read_documents(one.training)) == list(read_documents(other.training))
-    assert one.facts.documents[1] > 0 and one.share_counted == 1
+    assert one.facts.documents[1] > 0
+    assert one.share_counted == 1
 
 
 def test_a_long_document_and_one_line_are_cut_and_rows_begin_at_the_beginning(tmp_path):
@@ -84,21 +86,24 @@ def test_a_long_document_and_one_line_are_cut_and_rows_begin_at_the_beginning(tm
     rows = tmp_path / "rows.jsonl.gz"
     long.write_text("words in ä single line " * 100_000)
     _, *others = [chunk.data.decode() for chunk in read_drawn([long], 400_000, "text")]
-    assert others and all(
+    assert others
+    assert all(
         part.endswith(" ") and part.split()[0] in "words in ä single line" for part in others
     )
     # Books have lines that are longer than a block, so that few blocks have an end of one.
     for line_end in ("\n", "\n\n"):
         long.write_text(f"{'船看见大港' * 15_000}{line_end}" * 10)
         drawn = "".join(chunk.data.decode() for chunk in read_drawn([long], 1_000_000, "text"))
-        assert len(drawn.encode()) > 800_000 and {*drawn} <= {*"船看见大港\n"}
+        assert len(drawn.encode()) > 800_000
+        assert {*drawn} <= {*"船看见大港\n"}
     with gzip.open(rows, "wt") as file:
         for index in range(200_000):
             file.write(json.dumps({"text": f"row {index}"}) + "\n")
     found = [
         document for chunk in read_drawn([rows], 100_000, "text") for document in documents(chunk)
     ]
-    assert found[:2] == [["row 0"], ["row 1"]] and 0 < len(found) < 150_000
+    assert found[:2] == [["row 0"], ["row 1"]]
+    assert 0 < len(found) < 150_000
     before = identity(rows, 1000)
     rows.write_bytes(rows.read_bytes()[:-1] + b"!")
     assert identity(rows, 1000) != before, "how much of a file its text takes is not known"

@@ -75,7 +75,8 @@ def test_a_store_of_a_data_set_is_that_of_its_text(hub, call, tmp_path):  # noqa
     ]
     assert stores[0] == stores[1]
     hub.requests.clear()
-    assert call("prepare")[0] == 0 and not hub.requests  # complete: no Hub is needed
+    assert call("prepare")[0] == 0
+    assert not hub.requests  # complete: no Hub is needed
     for name, words in (
         ("none", "someone/none"),
         ("texts::test", "row 1: 'text' is null, not text"),
@@ -83,7 +84,9 @@ def test_a_store_of_a_data_set_is_that_of_its_text(hub, call, tmp_path):  # noqa
         code, err = call(
             "corpus", f"data.text.xx=hf://datasets/someone/{name}", f"workdir={name[:4]}"
         )
-        assert code == 2 and words in err.splitlines()[-1] and "Traceback" not in err, err
+        assert code == 2, err
+        assert words in err.splitlines()[-1], err
+        assert "Traceback" not in err, err
 
 
 def test_without_the_library(monkeypatch):

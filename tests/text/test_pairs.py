@@ -123,7 +123,8 @@ AS_TEXT = {
 def test_forms_of_files(name, tmp_path):
     (text,) = read_pairs([write(tmp_path / name, AS_TEXT[name])], LANGUAGES)
     assert text.pairs == TWO
-    assert text.lines == TWO[:1] and text.name == name.partition(".")[0]
+    assert text.lines == TWO[:1]
+    assert text.name == name.partition(".")[0]
     assert not text.is_dictionary
 
 
@@ -170,7 +171,9 @@ TRANSLATIONS += [("within walls", "in Mauern")]
 def test_dictd(compress, tmp_path):
     index = dictd(tmp_path, ENTRIES, compress)
     (text,) = read_pairs([index], LANGUAGES)
-    assert text.is_dictionary and not text.lines and text.name == "words"
+    assert text.is_dictionary
+    assert not text.lines
+    assert text.name == "words"
     assert text.pairs == TRANSLATIONS
     (other,) = read_pairs([next(tmp_path.glob("words.dict*"))], LANGUAGES)
     assert other.pairs == TRANSLATIONS
@@ -182,7 +185,8 @@ def test_stardict(kind, bits, tmp_path):
     path = stardict(tmp_path, entries, kind, bits)
     for name in (path, path.with_suffix(".idx")):
         (text,) = read_pairs([name], LANGUAGES)
-        assert text.is_dictionary and text.pairs == [("house", "Haus"), ("door", "Tür")]
+        assert text.is_dictionary
+        assert text.pairs == [("house", "Haus"), ("door", "Tür")]
 
 
 @pytest.mark.parametrize("sign", ["<", "[", "{", "/", '"', "<br", "1"])
@@ -211,14 +215,16 @@ def test_what_teaches_nothing_is_counted(tmp_path):
     expected = (
         "2 empty on a side, 1 equal on both sides, 1 longer than the model reads, 1 there twice"
     )
-    assert text.counts.read == 6 and str(text.counts) == expected
+    assert text.counts.read == 6
+    assert str(text.counts) == expected
 
 
 def test_a_list_of_words_is_a_dictionary(tmp_path):
     rows = [f"word {letter}\tWort {letter}" for letter in ascii_lowercase]
     path = write(tmp_path / "a.tsv", "\n".join([*rows, f"{EN}\t{DE}"]))
     (text,) = read_pairs([path], LANGUAGES)
-    assert text.is_dictionary and not text.lines
+    assert text.is_dictionary
+    assert not text.lines
 
 
 def test_names_of_kinds_differ(tmp_path):
@@ -240,7 +246,8 @@ def test_entities_are_not_resolved(tmp_path):
     outside = BOMB.replace('"aaaaaaaaaa"', f'SYSTEM "{secret.as_uri()}"')
     for text in (BOMB, outside):
         (found,) = read_pairs([write(tmp_path / "a.tmx", text)], LANGUAGES)
-        assert "aaaa" not in found.pairs[0].source and "nobody" not in found.pairs[0].source
+        assert "aaaa" not in found.pairs[0].source
+        assert "nobody" not in found.pairs[0].source
 
 
 BAD = {
@@ -364,7 +371,8 @@ def test_nothing_that_is_learned_from_shares_a_side_with_a_held_out_line():
     tests = [PairText("test", [Pair("THIS is the long line  of text ab", "etwas anderes")])]
     texts = [PairText("a", pairs), PairText("b", planted), PairText("d", entries, True)]
     split = split_pairs([*texts, PairText("n", numbers)], tests)
-    assert len(split.held_out[0].pairs) == 40 and not split.held_out[2].pairs
+    assert len(split.held_out[0].pairs) == 40
+    assert not split.held_out[2].pairs
     learned = sides_of(split.training)
     assert sides_of(split.held_out).isdisjoint(learned)
     assert normalised("this is the long line of text ab") not in learned
@@ -380,7 +388,8 @@ def test_what_is_held_out_depends_on_the_lines_and_the_seed_alone():
         return {*split_pairs([PairText("a", pairs)], **choice).held_out[0].pairs}
 
     held = held_out(pairs)
-    assert held == held_out(pairs[::-1]) and len(held) == 30
+    assert held == held_out(pairs[::-1])
+    assert len(held) == 30
     assert held_out(pairs, seed=1) != held
     assert len(held_out(pairs, limit=7)) == 7
 

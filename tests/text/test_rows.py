@@ -129,7 +129,9 @@ def test_a_long_line_is_joined_once():
     pieces = [line[start : start + 256] for start in range(0, len(line), 256)]
     begun = time.monotonic()
     ((where, row),) = rows_of_json_lines([*pieces, b"\n"], Path("a.jsonl"))
-    assert (where, len(row["text"])) == ("a.jsonl:1", 1 << 23) and time.monotonic() - begun < 5
+    assert where == "a.jsonl:1"
+    assert len(row["text"]) == 1 << 23
+    assert time.monotonic() - begun < 5
     short = rows_of_json_lines([b'{"a', b'": 1}\n\n{"b": 2}\n{"c"', b": 3}"], Path("a.jsonl"))
     assert [*short] == [("a.jsonl:1", {"a": 1}), ("a.jsonl:3", {"b": 2}), ("a.jsonl:4", {"c": 3})]
 

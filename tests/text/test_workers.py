@@ -33,7 +33,8 @@ def test_items_are_taken_only_as_they_are_needed(workers):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_error_is_raised_in_its_items_turn(workers):
     results = ordered_map(abs, [-1, -2, "three", -4], workers)
-    assert [next(results), next(results)] == [1, 2]
+    assert next(results) == 1
+    assert next(results) == 2
     with pytest.raises(TypeError):
         next(results)
 
@@ -52,7 +53,9 @@ def test_a_script_without_a_guard_is_run_once(tmp_path):
         "print(*ordered_map(len, [[1], [2, 3]], 2), *ordered_map(abs, [-1, -2], 2))\n"
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "once\n1 2 1 2\n", "")
+    assert done.returncode == 0
+    assert done.stdout == "once\n1 2 1 2\n"
+    assert done.stderr == ""
 
 
 def test_an_interrupt_ends_without_a_word_of_the_workers(tmp_path):
@@ -75,8 +78,6 @@ def test_an_interrupt_ends_without_a_word_of_the_workers(tmp_path):
         used = sum(sum(worker.cpu_times()[:2]) for worker in workers)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it, to the workers too
     _, err = process.communicate(timeout=20)
-    assert (
-        process.returncode == -signal.SIGINT
-        and err.count("Traceback") == 1
-        and err.endswith("KeyboardInterrupt\n")
-    )
+    assert process.returncode == -signal.SIGINT
+    assert err.count("Traceback") == 1
+    assert err.endswith("KeyboardInterrupt\n")

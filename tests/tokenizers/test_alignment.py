@@ -59,7 +59,8 @@ def test_weights_are_squares_of_the_likeliest_and_all_that_are_as_likely():
     # Nothing tells the seven pieces apart that one piece stands for; of three cells two are 2's.
     alignment = align([[3, 4, 5, 6, 7, 8, 9], [1, 2, 2]], [[0], [1]])
     mixed = mixtures(alignment)
-    assert mixed.target.tolist() == [0, 1] and mixed.starts.tolist() == [0, 7, 9]
+    assert mixed.target.tolist() == [0, 1]
+    assert mixed.starts.tolist() == [0, 7, 9]
     np.testing.assert_allclose(mixed.weight, [1 / 7] * 7 + [0.8, 0.2])
     assert mixed.source.tolist() == [3, 4, 5, 6, 7, 8, 9, 2, 1]
 

@@ -208,10 +208,12 @@ def test_a_base_of_any_kind_is_extended(other, texts, tmp_path):
         "roundtrip_counterexample": TokenizerJson(new.path).lost_text(new.vocabulary),
     }
     assert new.vocabulary == Vocabulary(ROWS + NEW, **old.vocabulary.special, **facts)
-    assert "\\x00<" not in str(facts) and new.scored_after == old.vocabulary.bos
+    assert "\\x00<" not in str(facts)
+    assert new.scored_after == old.vocabulary.bos
     assert decoded(new, GERMAN) == decoded(old, GERMAN)
     for before, after in zip(old.encode(GERMAN), new.encode(GERMAN), strict=True):
-        assert len(after) < len(before) and max(after) >= ROWS
+        assert len(after) < len(before)
+        assert max(after) >= ROWS
         assert all(id < old.vocabulary.size or id >= ROWS for id in after)
     theirs = AutoTokenizer.from_pretrained(tmp_path / "new")
     assert theirs(GERMAN, add_special_tokens=False)["input_ids"] == new.encode(GERMAN)
@@ -233,7 +235,8 @@ def test_counts_of_any_kind_are_those_of_its_own_cut(other, texts, tmp_path):
         within = sum(
             times for longer, times in uses.items() if piece.string.removeprefix("##") in longer
         )
-        assert 2 <= count <= within and uses[piece.string] <= count
+        assert 2 <= count <= within
+        assert uses[piece.string] <= count
     assert [*found.counts] == sorted(found.counts, reverse=True)
 
 
@@ -267,7 +270,8 @@ def test_shares_of_what_is_unknown_are_of_bytes(other, texts, tmp_path):
         0 if has_bytes else sum(len(word.encode()) for line in lines[1::2] for word in line.split())
     )
     _, share = read_extension(other, words_of(tmp_path / "am.txt"), {}, 1000).tokens_with(0)
-    assert share == pytest.approx(lost / size, abs=0.1) and bool(share) == bool(lost)
+    assert share == pytest.approx(lost / size, abs=0.1)
+    assert bool(share) == bool(lost)
 
 
 def test_characters_that_nothing_stands_for_are_unknown(tmp_path):
@@ -353,7 +357,8 @@ def test_a_longer_match_does_not_cut_a_word_of_the_source_otherwise(tmp_path):
     )
     guarded = extended(base, texts, tmp_path / "guarded", 1, guard=True)
     alone = extended(base, texts, tmp_path / "alone", 1, guard=False)
-    assert "▁unh" in alone.pieces() and "▁unh" not in guarded.pieces()
+    assert "▁unh" in alone.pieces()
+    assert "▁unh" not in guarded.pieces()
     assert guarded.encode(["unhappy"]) == [[3, 4]] != alone.encode(["unhappy"])
 
 
@@ -363,9 +368,8 @@ def test_new_pieces_begin_as_they_are_cut_inside_a_word(other, texts, tmp_path):
     new = extended(other, texts, tmp_path / "new")
     for id, ids in enumerate(old.cut(new.pieces()[ROWS:], extend_this=True), ROWS):
         first, *others = map(old._string, ids)
-        assert others and first + "".join(
-            piece.removeprefix("##") for piece in others
-        ) == new._string(id)
+        assert others
+        assert first + "".join(piece.removeprefix("##") for piece in others) == new._string(id)
 
 
 WORD = " greatboats"  # which no text here has
@@ -407,7 +411,8 @@ def test_pieces_of_another_script_have_a_letter_of_it(other, texts, tmp_path):
     words = words_of(write_lines(tmp_path / "el.txt", mixed))
     pieces = read_extension(other, words, words_of(texts[0]), 60).pieces
     joined = [piece.string.strip("#▁Ġ") for piece in pieces if len(piece.parts) > 1]
-    assert len(joined) > 5 and not any(string in latin for string in joined)
+    assert len(joined) > 5
+    assert not any(string in latin for string in joined)
 
 
 def test_as_many_pieces_as_are_counted_can_be_asked_for(tmp_path):

@@ -27,13 +27,15 @@ def test_frequencies_of_the_package(capfd):
     pytest.importorskip("wordfreq")
     words = guard.word_frequencies("en")
     assert words["the"] > words["house"] > words["modular"] > 0
-    assert guard.word_frequencies("hr") and not guard.word_frequencies("xx")
+    assert guard.word_frequencies("hr")
+    assert not guard.word_frequencies("xx")
     assert capfd.readouterr() == ("", "")
 
 
 def test_the_list_that_guards_is_named_or_said_to_lack():
     pytest.importorskip("wordfreq")
-    assert guard_of("en") == f"wordfreq {version('wordfreq')}" and unguarded("en") is None
+    assert guard_of("en") == f"wordfreq {version('wordfreq')}"
+    assert unguarded("en") is None
     assert guard_of("xx") is None
     assert unguarded("xx").startswith("wordfreq has no words of xx: ")
 

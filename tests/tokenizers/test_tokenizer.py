@@ -46,7 +46,9 @@ def test_training_text_that_looks_special_makes_no_double_pieces(tmp_path, text_
     text.write_text(text_file.read_text() + "\n<mask> <s> </s> <unk> <pad>\n" * 500)
     train_tokenizer([text], tmp_path / "out", 600, 0.9998, SENTENCES)
     pieces = open_tokenizer(tmp_path / "out").pieces()
-    assert len(set(pieces)) == 600 and pieces.index("<mask>") == 599 and pieces.index("<s>") == 0
+    assert len(set(pieces)) == 600
+    assert pieces.index("<mask>") == 599
+    assert pieces.index("<s>") == 0
 
 
 def test_offsets_of_plain_text_spell_the_pieces(tokenizer, corpus):
@@ -72,8 +74,10 @@ def test_offsets_of_plain_text_spell_the_pieces(tokenizer, corpus):
 )
 def test_offsets_survive_normalisation(tokenizer, text):
     ids, spans = tokenizer.encode_with_offsets(text)
-    assert ids == tokenizer.encode([text])[0] and len(ids) == len(spans)
-    assert spans == sorted(spans) and all(0 <= start <= end <= len(text) for start, end in spans)
+    assert ids == tokenizer.encode([text])[0]
+    assert len(ids) == len(spans)
+    assert spans == sorted(spans)
+    assert all(0 <= start <= end <= len(text) for start, end in spans)
     covered = set().union(*(range(*span) for span in spans))
     visible = {
         index
@@ -140,11 +144,9 @@ def test_byte_level_pieces_lose_nothing(by_bytes):
     sizes = np.array(by_bytes.num_bytes())
     special = {*by_bytes.vocabulary.special_ids}
     for text, ids in zip(texts, by_bytes.encode(texts), strict=True):
-        assert (
-            theirs.decode(ids) == text
-            and sizes[ids].sum() == len(text.encode())
-            and not special & {*ids}
-        )
+        assert theirs.decode(ids) == text
+        assert sizes[ids].sum() == len(text.encode())
+        assert not special & {*ids}
     by_bytes.vocabulary.require_lossless("this test")
     assert len({id for ids in by_bytes.encode(texts) for id in ids}) > 300  # bytes and pieces
 
@@ -153,7 +155,8 @@ def test_unigram_tokens_stand_for_the_bytes_of_the_text(corpus, tokenizer):
     """And for a space before each line, which SentencePiece adds."""
     sizes = np.array(tokenizer.num_bytes())
     for line, ids in zip(corpus[0], tokenizer.encode(corpus[0])):
-        assert tokenizer.vocabulary.unk not in ids and sizes[ids].sum() == len(line.encode()) + 1
+        assert tokenizer.vocabulary.unk not in ids
+        assert sizes[ids].sum() == len(line.encode()) + 1
 
 
 def test_unigram_pieces_lose_and_say_so(tokenizer):

@@ -71,9 +71,8 @@ def test_deepspeeds_own_option_names_the_file(written):
     options = parse(["pretrain", PAPER, "--deepspeed_config", str(written(FILE))])
     recipe, overrides = recipe_of(options)
     assert recipe.engine.deepspeed.settings["comms_logger"] == {"enabled": True}
-    assert (
-        len(overrides) == 1 and load_recipe(PAPER, overrides) == recipe
-    )  # what ranks are started with
+    assert len(overrides) == 1
+    assert load_recipe(PAPER, overrides) == recipe  # what ranks are started with
 
 
 @pytest.mark.parametrize(

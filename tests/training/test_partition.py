@@ -35,15 +35,18 @@ def frozen(what):
 def test_at_stage_3_frozen_parameters_stay_whole_as_long_as_half_of_the_memory_is_left():
     """In the module's order; what trains never is."""
     names = frozen("adapt")
-    assert partition().whole == set(names) and not partition().splits_linear
+    assert partition().whole == set(names)
+    assert not partition().splits_linear
     needed = sum(held_between_steps(partition()))
     assert partition(device_memory=2 * needed).whole == set(names)
     for memory in (2 * needed - 2, needed):
         found = partition(device_memory=memory)
-        assert found.whole == set(names[: len(found.whole)]) and 0 < len(found.whole) < len(names)
+        assert found.whole == set(names[: len(found.whole)])
+        assert 0 < len(found.whole) < len(names)
         assert sum(held_between_steps(found)) <= memory // 2
     nothing_whole = partition(device_memory=1)
-    assert nothing_whole.whole == set() and nothing_whole.splits_linear
+    assert nothing_whole.whole == set()
+    assert nothing_whole.splits_linear
     assert partition("pretrain").whole == set()
 
 
@@ -67,7 +70,8 @@ def test_a_run_keeps_its_partition(world, tmp_path, stage):
     train(world, tmp_path, run_config(zero_stage=stage, steps=1), model("adapt"))
     kept = read_json(tmp_path / "run.json")["partition"]
     found = partition(zero_stage=stage, precision="fp32", batch_size=8, ranks=1)
-    assert kept == found.record() and kept["frozen"] == kept["frozen_whole"] == len(frozen("adapt"))
+    assert kept == found.record()
+    assert kept["frozen"] == kept["frozen_whole"] == len(frozen("adapt"))
 
 
 def test_results_do_not_depend_on_the_partition(world, tmp_path, monkeypatch):
@@ -82,7 +86,8 @@ def test_results_do_not_depend_on_the_partition(world, tmp_path, monkeypatch):
         weights.append(train(world, tmp_path / str(memory), run, model("adapt")))
         whole.append(read_json(tmp_path / str(memory) / "run.json")["partition"]["frozen_whole"])
     assert whole == [len(frozen("adapt")), 0]
-    assert same(*weights) and losses(tmp_path / str(GIB)) == losses(tmp_path / "1")
+    assert same(*weights)
+    assert losses(tmp_path / str(GIB)) == losses(tmp_path / "1")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +115,8 @@ def test_checkpoints_hold_only_what_trains(world, tmp_path, stage):
     found = set()
     for path in (tmp_path / "checkpoints").glob("step-00000002/*model_states.pt"):
         state = torch.load(path, weights_only=False)
-        assert not state.get("frozen_param_fragments") and not state.get("frozen_param_shapes")
+        assert not state.get("frozen_param_fragments")
+        assert not state.get("frozen_param_shapes")
         found |= set(state["module"] or ()) | {
             name for shapes in state["param_shapes"] or () for name in shapes
         }

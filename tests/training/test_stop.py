@@ -75,7 +75,8 @@ def test_snapshots_are_of_the_steps_asked_for(world, uninterrupted, tmp_path):
     weights = train(world, tmp_path, run, snapshot_steps=(0, 4, STEPS), on_snapshot=seen.setdefault)
     assert list(seen) == [0, 4, STEPS]
     assert same(seen[0], initial)  # fp32, not what bf16 keeps of it
-    assert same(seen[STEPS], weights) and not same(seen[4], weights)
+    assert same(seen[STEPS], weights)
+    assert not same(seen[4], weights)
 
 
 def test_metrics_after_a_crash_go_on_without_gap_or_duplicate(world, uninterrupted, tmp_path):
@@ -109,7 +110,8 @@ def test_metrics_say_what_the_run_costs(world, tmp_path):
         assert record["loss"] == pytest.approx(
             (record["loss/depth_1"] + record["loss/depth_3"]) / 2
         )
-        assert record["tokens_per_second"] > 0 and record["memory_gib"] > 0
+        assert record["tokens_per_second"] > 0
+        assert record["memory_gib"] > 0
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(world, tmp_path):
