@@ -248,7 +248,21 @@ def check_base(model: str | Path, pooling: str | None = None) -> None:
     """
     if is_model(model):
         return
-    proof.prove(proof.compare_tensors(_read_config(place_of(model), pooling)))
+    base = _read_config(place_of(model), pooling)
+    _prove(proof.compare_tensors(base), pooling)
+
+
+# What is proven: a base's files as they were, and its pooling.
+_PROVEN: set[tuple[frozenset[Content], str | None]] = set()
+
+
+def _prove(tensors: proof.Tensors, pooling: str | None) -> None:
+    """Prove that a base is computed here, once in a process as long as its files stay the same."""
+    source = tensors.base.source
+    files = frozenset(map(Content.of, (*source.weight_files(), *source.other_files())))
+    if (files, pooling) not in _PROVEN:
+        proof.prove(tensors)
+        _PROVEN.add((files, pooling))
 
 
 # How a base is taken over.
@@ -285,7 +299,7 @@ def refer(
     source = base.source
     tensors = proof.compare_tensors(base)
     tensors.read_all()
-    proof.prove(tensors)
+    _prove(tensors, pooling)
     reference = Reference.of(source)
     space = read_artifact(model, ModelManifest).body.space if is_model(model) else reference.space
     body = BodyArtifact(

@@ -74,9 +74,9 @@ def align(
         waiting.append(part_keys)
         # Joined when they are as many again, so that each is sorted a few times at most.
         if sum(map(len, waiting)) > len(keys):
-            keys = np.unique(np.concatenate([keys, *waiting]))
+            keys = _distinct(np.concatenate([keys, *waiting]))
             waiting.clear()
-    keys = np.unique(np.concatenate([keys, *waiting]))
+    keys = _distinct(np.concatenate([keys, *waiting]))
     for part in parts:
         part.place_keys(keys)
 
@@ -94,6 +94,14 @@ def align(
         source=(keys % num_sources)[order],
         probability=probability[order],
     )
+
+
+def _distinct(keys: Ints) -> Ints:
+    """Return different keys in order; np.unique would hash them, which takes longer."""
+    keys.sort()
+    is_first = np.ones(len(keys), bool)
+    is_first[1:] = keys[1:] != keys[:-1]
+    return keys[is_first]
 
 
 class _Part:

@@ -122,25 +122,7 @@ def read_extension(
         UserError: where the base has no tokenizer.json, much of the text stays unknown to it, or
             its added tokens would cut the kept text.
     """
-    path = Path(base) / JSON_FILE
-    if not path.is_file():
-        raise UserError(
-            f"{base}: a SentencePiece vocabulary is not extended; use tokenizer.vocabulary: replace"
-        )
-    kind = _Kind(TokenizerJson(path))
-    words = sum(times for word, times in text.items() if not word.isspace())
-    num_bytes = sum(len(word.encode()) * times for word, times in text.items())
-    of_text = _parted(kind.file.load(), text)
-    extension = Extension(
-        kind, words, num_bytes, of_text, *_choose(kind, of_text, kept_text, guard, most)
-    )
-    _, unknown = extension.tokens_with(number := len(extension.pieces))
-    if unknown > MAX_UNKNOWN:
-        raise UserError(
-            f"{base}: {unknown:.0%} of the text stays unknown to it with {number:,} new tokens; "
-            "take more of them, or use tokenizer.vocabulary: replace"
-        )
-    return extension
+    return _read_candidates(base, text, kept_text, guard).extension(most)
 
 
 def count_new_pieces(
@@ -150,17 +132,51 @@ def count_new_pieces(
     most: int,
     guard: Mapping[str, float] = MappingProxyType({}),
 ) -> int:
-    """Return how many new pieces `extend_tokenizer` can be asked for, at most so many.
+    """Return how many new pieces `extend_tokenizer` can be asked for, at most so many. Which ones
+    is kept in memory until it asks.
 
     Arguments and errors as of read_extension.
     """
+    candidates = _read_candidates(base, text, kept_text, guard)
     asked = most
-    found = len(read_extension(base, text, kept_text, asked, guard).pieces)
+    extension = candidates.extension(asked)
     # With fewer asked for, others are tried first, and some of them are left out in the end.
-    while 0 < found < asked:
-        asked = found
-        found = len(read_extension(base, text, kept_text, asked, guard).pieces)
-    return found
+    while 0 < len(extension.pieces) < asked:
+        asked = len(extension.pieces)
+        extension = candidates.extension(asked)
+    _counted[_key_of(base, text, kept_text, asked, guard)] = extension
+    return len(extension.pieces)
+
+
+# What count_new_pieces found, by the hash of its arguments.
+_counted: dict[int, Extension] = {}
+
+
+def _key_of(
+    base: str | Path,
+    text: Mapping[str, int],
+    kept_text: Mapping[str, int],
+    most: int,
+    guard: Mapping[str, float],
+) -> int:
+    """Return a hash of what decides an extension, within this process."""
+    texts = [frozenset(words.items()) for words in (text, kept_text, guard)]
+    return hash(((Path(base) / JSON_FILE).read_bytes(), *texts, most))
+
+
+def _read_candidates(
+    base: str | Path,
+    text: Mapping[str, int],
+    kept_text: Mapping[str, int],
+    guard: Mapping[str, float],
+) -> _Candidates:
+    """Read what pieces are chosen from; arguments and errors as of read_extension."""
+    path = Path(base) / JSON_FILE
+    if not path.is_file():
+        raise UserError(
+            f"{base}: a SentencePiece vocabulary is not extended; use tokenizer.vocabulary: replace"
+        )
+    return _Candidates(_Kind(TokenizerJson(path)), text, kept_text, guard)
 
 
 def extend_tokenizer(
@@ -181,7 +197,11 @@ def extend_tokenizer(
     supports fewer pieces.
     """
     base = Path(base)
-    extension = read_extension(base, text, kept_text, new_pieces, guard)
+    extension = None
+    if _counted:
+        extension = _counted.pop(_key_of(base, text, kept_text, new_pieces, guard), None)
+    if extension is None:
+        extension = read_extension(base, text, kept_text, new_pieces, guard)
     equal = losses_of(open_tokenizer(base), text).equal
     if equal > MAX_EQUAL:
         raise UserError(
@@ -356,103 +376,155 @@ class _Kind:
         )
 
 
-def _choose(
-    kind: _Kind,
-    of_text: Counter[str],
-    kept: Mapping[str, int],
-    guard: Mapping[str, float],
-    most: int,
-) -> tuple[list[Piece], list[int]]:
-    """At most so many pieces, and their counts, as of Extension. kept, guard: as of
-    read_extension.
+class _Candidates:
+    """What new pieces are chosen from: a text as the base cuts it, and what they must not cut
+    otherwise. It is made once, and chosen from for any number of pieces.
+
+    text, kept, guard: as of read_extension.
     """
-    of_kept = _parted(kind.file.load(), kept, later_lines=True)
-    size = kind.file.size
-    taken = {*kind.file.strings.values()}
-    is_foreign = _is_beyond_latin(kind, of_text)
-    letters = {
-        letter for letter, times in kind.letters(of_text).items() if times >= MIN_PIECE_OCCURRENCES
-    }
-    letters -= taken | kind.letters(of_kept).keys()
-    chunks = Counter[Parts]()
-    in_kept = set[Parts]()
-    with one_line(kind.file.path, "not a tokenizer"):
-        model = kind.model([Piece(letter, (letter,), kind.least) for letter in sorted(letters)])
-        for word, times in of_text.items():
-            if not is_foreign or kind.is_beyond_latin(word):
+
+    def __init__(
+        self,
+        kind: _Kind,
+        text: Mapping[str, int],
+        kept: Mapping[str, int],
+        guard: Mapping[str, float],
+    ):
+        self.kind = kind
+        self.words = sum(times for word, times in text.items() if not word.isspace())
+        self.num_bytes = sum(len(word.encode()) * times for word, times in text.items())
+        self.of_text = _parted(kind.file.load(), text)
+        self.of_kept = _parted(kind.file.load(), kept, later_lines=True)
+        self.num_words = max(1, self.of_text.total())
+        self.is_foreign = _is_beyond_latin(kind, self.of_text)
+        self._scores = dict(kind.scores)
+        self._taken = {*kind.file.strings.values()}
+        self.letters = {
+            letter
+            for letter, times in kind.letters(self.of_text).items()
+            if times >= MIN_PIECE_OCCURRENCES
+        }
+        self.letters -= self._taken | kind.letters(self.of_kept).keys()
+        with one_line(kind.file.path, "not a tokenizer"):
+            self._cut(kept, guard)
+
+    def _cut(self, kept: Mapping[str, int], guard: Mapping[str, float]) -> None:
+        """Cut the text, the kept text and the guard's words by the base's pieces and letters."""
+        kind = self.kind
+        least = kind.least
+        model = kind.model([Piece(letter, (letter,), least) for letter in sorted(self.letters)])
+        self._chunks = Counter[Parts]()
+        for word, times in self.of_text.items():
+            if not self.is_foreign or kind.is_beyond_latin(word):
                 for chunk in kind.chunks(model.tokenize(word)):
-                    chunks[chunk] += times
+                    self._chunks[chunk] += times
+
         old = kind.model()
-        before = {word: [token.id for token in old.tokenize(word)] for word in of_kept}
+        # Of each word that is to be cut as before the ids of its pieces.
+        self._before = {word: [token.id for token in old.tokenize(word)] for word in self.of_kept}
         added = {token["id"] for token in kind.file.content["added_tokens"]} - {kind.unknown}
-        if not all(map(added.isdisjoint, before.values())):
+        if not all(map(added.isdisjoint, self._before.values())):
             _refuse_other_cuts(kind.file, kept)
-        for word in before:
+        self._in_kept = set[Parts]()
+        for word in self._before:
             for chunk in kind.chunks(model.tokenize(word)):
-                in_kept.update(pairwise(chunk))
-        frequencies = _guarded_parts(kind, guard)
-        in_guard: dict[Parts, float] = {}
-        for word, frequency in frequencies.items():
-            # Pieces that all have a letter beyond Latin cut no word that has none.
-            if word not in before and (not is_foreign or kind.is_beyond_latin(word)):
-                before[word] = [token.id for token in old.tokenize(word)]
+                self._in_kept.update(pairwise(chunk))
+
+        # Pieces that all have a letter beyond Latin cut no word that has none.
+        self._frequencies = _guarded_parts(kind, guard, self.is_foreign)
+        self._in_guard: dict[Parts, float] = {}
+        for word, frequency in self._frequencies.items():
+            if word not in self._before and (not self.is_foreign or kind.is_beyond_latin(word)):
+                self._before[word] = [token.id for token in old.tokenize(word)]
                 for chunk in kind.chunks(model.tokenize(word)):
                     for pair in {*pairwise(chunk)}:
-                        in_guard[pair] = in_guard.get(pair, 0.0) + frequency
-    num_words = max(1, of_text.total())
+                        self._in_guard[pair] = self._in_guard.get(pair, 0.0) + frequency
 
-    def is_barred(parts: Parts, count: int) -> bool:
-        if is_foreign and len(parts) > 1 and not kind.is_beyond_latin(kind.joined(parts)):
+    def _is_barred(self, parts: Parts, count: int) -> bool:
+        """Whether no piece joins two that occur so often side by side in the text."""
+        kind = self.kind
+        if self.is_foreign and len(parts) > 1 and not kind.is_beyond_latin(kind.joined(parts)):
             return True
-        return parts in in_kept or in_guard.get(parts, 0.0) > MAX_CUT * count / num_words
+        most = MAX_CUT * count / self.num_words
+        return parts in self._in_kept or self._in_guard.get(parts, 0.0) > most
 
-    merges = _more_merges(kind, chunks, is_barred, letters, taken)
-    pieces = list[Piece]()
-    gone = set[str]()
-    while True:
-        pieces = [piece for piece in pieces if piece.string not in gone]
-        while len(pieces) < most and (parts := next(merges, None)):
-            pieces.append(kind.piece(parts))
-        lost = {
-            piece.string for piece in pieces if kind.is_bpe and not gone.isdisjoint(piece.parts)
-        }
-        if not lost:
-            model = kind.model(pieces)
-            uses = Counter[int]()
-            cut = Counter[str]()
-            for word, ids in before.items():
-                after = [token.id for token in model.tokenize(word)]
-                if after != ids:
-                    new = {pieces[id - size].string for id in after if id >= size}
-                    new = new or {
-                        piece.string for piece in pieces if kind.text(piece.string) in word
-                    }
-                    if word in of_kept:
-                        lost |= new
-                    else:
-                        cut.update(dict.fromkeys(new, frequencies[word]))
-            for word, times in of_text.items():
-                for token in model.tokenize(word):
-                    uses[token.id] += times
-            ids_of = {piece.string: id for id, piece in enumerate(pieces, size)}
-            for piece in reversed(pieces):
-                for part in ids_of.keys() & piece.parts if len(piece.parts) > 1 else ():
-                    uses[ids_of[part]] += piece.parts.count(part) * uses[ids_of[piece.string]]
-            lost |= {
-                string
-                for string, frequency in cut.items()
-                if frequency > MAX_CUT * uses[ids_of[string]] / num_words
+    def extension(self, most: int) -> Extension:
+        """Return the extension by at most so many pieces; UserError where much of the text stays
+        unknown with them.
+        """
+        pieces, counts = self._choose(most)
+        extension = Extension(
+            self.kind, self.words, self.num_bytes, self.of_text, pieces=pieces, counts=counts
+        )
+        _, unknown = extension.tokens_with(len(pieces))
+        if unknown > MAX_UNKNOWN:
+            raise UserError(
+                f"{self.kind.file.path.parent}: {unknown:.0%} of the text stays unknown to it with "
+                f"{len(pieces):,} new tokens; take more of them, or use tokenizer.vocabulary: "
+                "replace"
+            )
+        return extension
+
+    def _choose(self, most: int) -> tuple[list[Piece], list[int]]:
+        """Return at most so many pieces, and their counts, as of Extension."""
+        kind = self.kind
+        kind.scores = dict(self._scores)
+        merges = _more_merges(
+            kind, self._chunks, self._is_barred, letters=self.letters, taken={*self._taken}
+        )
+        pieces = list[Piece]()
+        gone = set[str]()
+        while True:
+            pieces = [piece for piece in pieces if piece.string not in gone]
+            while len(pieces) < most and (parts := next(merges, None)):
+                pieces.append(kind.piece(parts))
+            lost = {
+                piece.string for piece in pieces if kind.is_bpe and not gone.isdisjoint(piece.parts)
             }
-            # Of a BPE the merges' counts were exact.
-            if not kind.is_bpe:
-                lost |= {
-                    string for string, id in ids_of.items() if uses[id] < MIN_PIECE_OCCURRENCES
-                }
+            if not lost:
+                counts, lost = self._uses(pieces)
             if not lost:
                 if not kind.is_bpe:
-                    pieces.sort(key=lambda piece: -uses[ids_of[piece.string]])
-                return pieces, [uses[ids_of[piece.string]] for piece in pieces]
-        gone |= lost
+                    pieces.sort(key=lambda piece: -counts[piece.string])
+                return pieces, [counts[piece.string] for piece in pieces]
+            gone |= lost
+
+    def _uses(self, pieces: Sequence[Piece]) -> tuple[dict[str, int], set[str]]:
+        """Return how often each of the pieces occurs when all of them cut the text, and those that
+        are not to be taken: they cut otherwise what is to be cut as before, or occur too seldom.
+        """
+        kind = self.kind
+        size = kind.file.size
+        model = kind.model(pieces)
+        lost = set[str]()
+        cut = Counter[str]()
+        for word, ids in self._before.items():
+            after = [token.id for token in model.tokenize(word)]
+            if after != ids:
+                new = {pieces[id - size].string for id in after if id >= size}
+                new = new or {piece.string for piece in pieces if kind.text(piece.string) in word}
+                if word in self.of_kept:
+                    lost |= new
+                else:
+                    cut.update(dict.fromkeys(new, self._frequencies[word]))
+
+        uses = Counter[int]()
+        for word, times in self.of_text.items():
+            for token in model.tokenize(word):
+                uses[token.id] += times
+        ids_of = {piece.string: id for id, piece in enumerate(pieces, size)}
+        for piece in reversed(pieces):
+            for part in ids_of.keys() & piece.parts if len(piece.parts) > 1 else ():
+                uses[ids_of[part]] += piece.parts.count(part) * uses[ids_of[piece.string]]
+        counts = {string: uses[id] for string, id in ids_of.items()}
+
+        for string, frequency in cut.items():
+            if frequency > MAX_CUT * counts[string] / self.num_words:
+                lost.add(string)
+        # Of a BPE the merges' counts were exact.
+        if not kind.is_bpe:
+            lost |= {string for string, count in counts.items() if count < MIN_PIECE_OCCURRENCES}
+        return counts, lost
 
 
 def _is_beyond_latin(kind: _Kind, of_text: Counter[str]) -> bool:
@@ -463,13 +535,21 @@ def _is_beyond_latin(kind: _Kind, of_text: Counter[str]) -> bool:
     return sides[True] > sides[False]
 
 
-def _guarded_parts(kind: _Kind, words: Mapping[str, float]) -> dict[str, float]:
-    """Pre-tokens of a guard's words, each as frequent as the most frequent word that has it."""
+def _guarded_parts(kind: _Kind, words: Mapping[str, float], is_foreign: bool) -> dict[str, float]:
+    """Pre-tokens of a guard's words, each as frequent as the most frequent word that has it.
+
+    is_foreign: whether words of ASCII's characters alone are left out.
+    """
     runner = kind.file.load()
-    found = dict[str, float]()
+    normal = dict[str, float]()
     for text, frequency in words.items():
+        if is_foreign and text.isascii():
+            continue
         if runner.normalizer:
             text = runner.normalizer.normalize_str(text)
+        normal[text] = max(normal.get(text, 0.0), frequency)
+    found = dict[str, float]()
+    for text, frequency in normal.items():
         parts = [text]
         if runner.pre_tokenizer:
             parts = [part for part, _ in runner.pre_tokenizer.pre_tokenize_str(text)]

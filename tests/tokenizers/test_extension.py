@@ -20,6 +20,7 @@ from ds_minimodel.common.files import write_manifest
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.text.corpus import count_words
 from ds_minimodel.text.reader import read_documents
+from ds_minimodel.tokenizers import extension
 from ds_minimodel.tokenizers.extension import (
     count_new_pieces,
     extend_tokenizer,
@@ -431,3 +432,20 @@ def test_as_many_pieces_as_are_counted_can_be_asked_for(tmp_path):
 
     assert len(read_extension(tmp_path, text, kept, found).pieces) < found
     assert len(read_extension(tmp_path, text, kept, count).pieces) == count
+
+
+def test_what_was_counted_is_not_chosen_again(base, texts, tmp_path, monkeypatch):
+    words = words_of(texts[1])
+    kept = words_of(texts[0])
+    extend_tokenizer(base, ROWS, words, kept, tmp_path / "alone", new_pieces=NEW)
+
+    assert count_new_pieces(base, words, kept, NEW) == NEW
+    with monkeypatch.context() as patched:
+        patched.delattr(extension, "_Candidates")
+        extend_tokenizer(base, ROWS, words, kept, tmp_path / "counted", new_pieces=NEW)
+        # Of another text nothing is counted.
+        with pytest.raises(NameError):
+            extend_tokenizer(base, ROWS, words, {}, tmp_path / "other", new_pieces=NEW)
+
+    written = [(tmp_path / name / JSON_FILE).read_bytes() for name in ("alone", "counted")]
+    assert written[0] == written[1]
