@@ -6,4 +6,4 @@ cd "$(dirname "$0")/.."
 source scripts/environment.sh
 prepare_environment report,sample,zstd,test
 export DS_ACCELERATOR=cpu OMP_NUM_THREADS=1
-python tests/faults/harness.py "$@"
+python scripts/faults.py "$@"

@@ -5,7 +5,7 @@ at random moments or in the middle of a save, damages its checkpoints in between
 it finish. The weights must be those of an undisturbed run, bit for bit; each damage must be named;
 each start must be from the newest good state.
 
-Usage: harness.py [MINUTES [SEED]]
+Usage: faults.py [MINUTES [SEED]]
 """
 
 import collections
@@ -20,8 +20,9 @@ import time
 from pathlib import Path
 from unittest import mock
 
-TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS.parent), str(TESTS / "training"), str(TESTS / "faults")]
+ROOT = Path(__file__).resolve().parents[1]
+# The ranks import this module too, and what it trains.
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "training"), str(ROOT / "scripts")]
 
 from tests.forks import start_ranks  # noqa: E402
 from tests.helpers.files import read_json  # noqa: E402
@@ -107,7 +108,7 @@ class Trial:
         of_one = ["kill one rank", "kill one rank in a save"] if self.ranks > 1 else []
         fault = self.rng.choice(["kill", "kill in a save", "SIGTERM", *of_one])
         expected, damaged = self._expect()
-        processes = start_ranks(self.ranks, "harness:work", self.folder, self.run)
+        processes = start_ranks(self.ranks, "faults:work", self.folder, self.run)
         if "save" in fault:
             self._wait_for_a_save(processes)
         else:
@@ -130,7 +131,7 @@ class Trial:
     def finish(self):
         """Let the run end; the bytes of its weights."""
         expected, damaged = self._expect()
-        codes = self._join(start_ranks(self.ranks, "harness:work", self.folder, self.run), TIMEOUT)
+        codes = self._join(start_ranks(self.ranks, "faults:work", self.folder, self.run), TIMEOUT)
         self._check_start(expected, damaged)
         assert set(codes) == {0}, f"exit codes {codes}: {self.log}"
         return (self.folder / "weights-0.safetensors").read_bytes()
@@ -174,8 +175,9 @@ class Trial:
                 sorted(path for path in checkpoint.iterdir() if path.stat().st_size)
             )
             kind = self.rng.choice(sorted(DAMAGES))
-            if DAMAGES[kind]:
-                file.write_bytes(DAMAGES[kind](file.read_bytes(), self.rng))
+            damage = DAMAGES[kind]
+            if damage:
+                file.write_bytes(damage(file.read_bytes(), self.rng))
             else:
                 file.unlink()
             self.faults[kind] += 1
@@ -211,7 +213,7 @@ class Harness:
     def __init__(self, folder, seed):
         self.folder = Path(folder)
         self.rng = random.Random(seed)
-        self.faults = collections.Counter()
+        self.faults: collections.Counter[str] = collections.Counter()
         self.trials = 0
         self.lost = []
         self.undisturbed = {}

@@ -1,13 +1,13 @@
-"""The short form of the harness: a few trials, always the same draws; nothing may be lost."""
+"""The short form of scripts/faults.py: a few trials, always the same draws; nothing may be lost."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from harness import Harness
+from faults import Harness
 
 pytestmark = pytest.mark.long
 
