@@ -18,14 +18,15 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[1]
 # The ranks import this module too, and what it trains.
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "training"), str(ROOT / "scripts")]
 
-from tests.forks import start_ranks  # noqa: E402
-from tests.helpers.files import read_json  # noqa: E402
+from tests.forks import Fork, start_ranks
+from tests.helpers.files import read_json
 
 STEPS = 30
 SAVE_EVERY = 2
@@ -40,12 +41,12 @@ DAMAGES = {
 }
 
 
-def flipped(content, index, bit):
+def flipped(content: bytes, index: int, bit: int) -> bytes:
     changed = bytes([content[index] ^ 1 << bit])
     return content[:index] + changed + content[index + 1 :]
 
 
-def work(folder, changes):
+def work(folder: Path, changes: dict[str, Any]) -> None:
     """Train as one rank to the end; exit code 0 done, 3 stopped by a signal, 1 a crash.
 
     folder/start gets the step that it went on from, folder/weights-RANK.safetensors what came out.
@@ -59,7 +60,7 @@ def work(folder, changes):
 
     load_newest = Checkpoints.load_newest
 
-    def load_and_tell(self):
+    def load_and_tell(self: Checkpoints) -> int:
         step = load_newest(self)
         if self.world.is_main:
             (folder / "start").write_text(str(step))
@@ -76,7 +77,7 @@ def work(folder, changes):
         sys.exit(3)
 
 
-def is_good(checkpoint):
+def is_good(checkpoint: Path) -> bool:
     """Whether every file has the hash that the manifest gives, told without the code under test."""
     try:
         manifest = read_json(checkpoint / "manifest.json")
@@ -93,7 +94,14 @@ def is_good(checkpoint):
 class Trial:
     """One run in `folder` under faults drawn from `rng`."""
 
-    def __init__(self, folder, rng, ranks, run, faults):
+    def __init__(
+        self,
+        folder: Path,
+        rng: random.Random,
+        ranks: int,
+        run: dict[str, Any],
+        faults: collections.Counter[str],
+    ) -> None:
         self.folder = folder
         self.rng = rng
         self.ranks = ranks
@@ -103,7 +111,7 @@ class Trial:
         self.checkpoints = folder / "run" / "checkpoints"
         folder.mkdir(parents=True)
 
-    def live_and_die(self):
+    def live_and_die(self) -> None:
         """Start the ranks and end them by a fault; then perhaps damage what is on disk."""
         of_one = ["kill one rank", "kill one rank in a save"] if self.ranks > 1 else []
         fault = self.rng.choice(["kill", "kill in a save", "SIGTERM", *of_one])
@@ -128,7 +136,7 @@ class Trial:
         if self.rng.random() < 0.5:
             self._damage()
 
-    def finish(self):
+    def finish(self) -> bytes:
         """Let the run end; the bytes of its weights."""
         expected, damaged = self._expect()
         codes = self._join(start_ranks(self.ranks, "faults:work", self.folder, self.run), TIMEOUT)
@@ -136,7 +144,7 @@ class Trial:
         assert set(codes) == {0}, f"exit codes {codes}: {self.log}"
         return (self.folder / "weights-0.safetensors").read_bytes()
 
-    def _expect(self):
+    def _expect(self) -> tuple[int, list[str]]:
         """(step to go on from, names of damaged checkpoints to be named on the way), found
         independently.
         """
@@ -145,7 +153,7 @@ class Trial:
         damaged = [path.name for path in found if path > good[0]] if good else []
         return (int(good[0].name.removeprefix("step-")) if good else 0), damaged
 
-    def _complete(self):
+    def _complete(self) -> tuple[list[Path], list[Path]]:
         """(folders of the complete checkpoints, the newest first, those of them that are good)"""
         found = sorted(
             (path for path in self.checkpoints.glob("step-*") if path.suffix != ".partial"),
@@ -153,7 +161,7 @@ class Trial:
         )
         return found, [path for path in found if is_good(path)]
 
-    def _check_start(self, expected, damaged):
+    def _check_start(self, expected: int, damaged: list[str]) -> None:
         start = self.folder / "start"
         if not start.exists():
             return
@@ -165,7 +173,7 @@ class Trial:
                 self.log
             )
 
-    def _damage(self):
+    def _damage(self) -> None:
         """One or two of the good ones, the newest first, but never the oldest, which the run goes
         on from.
         """
@@ -182,7 +190,7 @@ class Trial:
                 file.unlink()
             self.faults[kind] += 1
 
-    def _wait_for_a_save(self, processes):
+    def _wait_for_a_save(self, processes: list[Fork]) -> None:
         """Until a random save from now on is under way."""
         skip = self.rng.randrange(6)
         seen = set()
@@ -194,7 +202,7 @@ class Trial:
                 return
             time.sleep(0.0005)
 
-    def _join(self, processes, patience):
+    def _join(self, processes: list[Fork], patience: float) -> list[int]:
         """Exit codes; ranks that are left after `patience` seconds are killed, as the launcher
         does.
         """
@@ -210,20 +218,22 @@ class Trial:
 class Harness:
     """Draws trials, and keeps the weights of undisturbed runs to compare with."""
 
-    def __init__(self, folder, seed):
+    def __init__(self, folder: str | Path, seed: int) -> None:
         self.folder = Path(folder)
         self.rng = random.Random(seed)
         self.faults: collections.Counter[str] = collections.Counter()
         self.trials = 0
-        self.lost = []
-        self.undisturbed = {}
+        self.lost: list[str] = []
+        self.undisturbed: dict[str, bytes] = {}
 
-    def trial(self, ranks, stage, precision):
+    def trial(self, ranks: int, stage: int, precision: str) -> None:
         """One trial; what it loses is added to `lost`."""
         what = f"{ranks} ranks, ZeRO {stage}, {precision}"
         run = {"steps": STEPS, "zero_stage": stage, "precision": precision}
         if what not in self.undisturbed:
-            self.undisturbed[what] = Trial(self.folder / what, self.rng, ranks, run, {}).finish()
+            self.undisturbed[what] = Trial(
+                self.folder / what, self.rng, ranks, run, collections.Counter()
+            ).finish()
         self.trials += 1
         run |= {"checkpoint_every": SAVE_EVERY, "keep_last": 3}
         trial = Trial(self.folder / f"trial-{self.trials}", self.rng, ranks, run, self.faults)
@@ -239,7 +249,7 @@ class Harness:
             shutil.rmtree(trial.folder)
 
 
-def main(minutes=15, seed=1):
+def main(minutes: float | str = 15, seed: int | str = 1) -> None:
     end = time.monotonic() + 60 * float(minutes)
     with tempfile.TemporaryDirectory() as folder:
         harness = Harness(folder, int(seed))
