@@ -42,6 +42,9 @@ MIN_PIECE_OCCURRENCES = 2
 # A new piece may cut guarded words that are so many times as frequent in their language as the
 # piece in its own; lists of English words hold German ones.
 MAX_CUT = 1e-3
+# Words of a text, at least, by which its counts become frequencies: in a short one a piece that
+# occurs a few times looks frequent.
+MIN_TOTAL = 20_000
 # Pieces of a word that are looked at together, at most.
 _MAX_CHUNK = 32
 # Between the scores of a piece and of its parts: more than rounding, less than what chooses words.
@@ -395,7 +398,7 @@ class _Candidates:
         self.num_bytes = sum(len(word.encode()) * times for word, times in text.items())
         self.of_text = _parted(kind.file.load(), text)
         self.of_kept = _parted(kind.file.load(), kept, later_lines=True)
-        self.num_words = max(1, self.of_text.total())
+        self.num_words = max(MIN_TOTAL, self.of_text.total())
         self.is_foreign = _is_beyond_latin(kind, self.of_text)
         self._scores = dict(kind.scores)
         self._taken = {*kind.file.strings.values()}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 
 COMMON = 1e-6  # share of a text's words
-MIN_WORDS = 20_000  # of a text that says how frequent a piece is
+MIN_WORDS = 1_000  # of a text whose pieces are compared at all
 
 
 def guarded_words(source: str, text: Mapping[str, int]) -> dict[str, float]:

@@ -406,6 +406,15 @@ def test_a_piece_that_would_cut_a_guarded_word_is_left_out(other, texts, tmp_pat
     assert rare.encode(line) == unguarded.encode(line)
 
 
+def test_a_piece_that_a_short_text_has_often_is_no_frequent_one(other, texts, tmp_path):
+    write_lines(texts[1], [*GERMAN, *["greatboat"] * 3])  # 15 of a hundred words
+    line = [f"a{WORD} b"]
+    before = open_tokenizer(other).encode(line)
+    assert with_guard(other, texts, tmp_path / "unguarded", {}).encode(line) != before
+    guarded = with_guard(other, texts, tmp_path / "guarded", {WORD: 1e-6})
+    assert guarded.encode(line) == before
+
+
 def test_pieces_of_another_script_have_a_letter_of_it(other, texts, tmp_path):
     latin = "greatwind smallbridge"
     mixed = [*GREEK * 9, *[latin] * 4]
