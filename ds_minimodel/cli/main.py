@@ -62,8 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(FAILURE)
     except Exception as error:
         if not isinstance(error, BrokenPipeError):
-            said = f"rank {rank}: {_line_of(error)}" if rank else _line_of(error)
-            streams.say(f"ds-minimodel: {said}")
+            of_rank = f"rank {rank}: " if rank else ""
+            streams.say(f"ds-minimodel: {of_rank}{_line_of(error)}")
         is_fault = isinstance(error, BrokenPipeError) or _CONNECTION_LOST in str(error)
         streams.exit_unwritten(FAILURE if is_fault else USER_ERROR)
 
@@ -77,8 +77,8 @@ def _line_of(error: Exception) -> str:
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OSError):
-        place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-        return f"{place}{error.strerror or error}; fix this and run again"
+        file = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        return f"{file}{error.strerror or error}; fix this and run again"
     if isinstance(error, UnicodeEncodeError):
         return f"{error.object:.200}: {error.reason} in UTF-8; rename it"
     if is_out_of_memory(error):

@@ -41,10 +41,8 @@ def _run(options: Options) -> None:
             f"fetch-sample: {error.name} is not installed; run pip install -e '.[sample]' in "
             "ds_minimodel's repository"
         ) from None
-    asked = options.languages.split(",") if options.languages else None
-    manifest = fetch(options.out, options.set, asked, log=say)
-    languages = ", ".join(manifest["text"])
+    languages = options.languages.split(",") if options.languages else None
+    manifest = fetch(options.out, options.set, languages, log=say)
+    text = ", ".join(manifest["text"])
     tasks = ", ".join(manifest["tasks"])
-    print(
-        printable(f"{options.out}: text in {languages}; tasks {tasks}; manifest.json says how much")
-    )
+    print(printable(f"{options.out}: text in {text}; tasks {tasks}; manifest.json says how much"))

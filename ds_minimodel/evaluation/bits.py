@@ -62,7 +62,7 @@ class DecoderLikelihoods(nn.Module):
         """
         tokens_BS = batch["tokens"]
         size = tokens_BS.shape[1] * self.decoder.get_output_embeddings().weight.shape[0]
-        parts = list[Tensor]()
+        parts: list[Tensor] = []
         for ids_BS in tokens_BS.split(max(1, MAX_LOGITS // size)):
             logits_BSV = self.decoder(ids_BS, use_cache=False).logits[:, :-1].float()
             found_BS1 = logits_BSV.log_softmax(-1).gather(-1, ids_BS[:, 1:, None])
@@ -103,7 +103,7 @@ def score_text(
 
 def beginning_of(patterns: Iterable[str | Path], max_bytes: int, column: str = COLUMN) -> Documents:
     """Read the first documents of a text, at most `max_bytes` of it, the last one cut off."""
-    texts = list[str]()
+    texts: list[str] = []
     left = max_bytes
     for document in read_documents(patterns, column):
         text = "\n".join(document).encode()[:left].decode(errors="ignore")

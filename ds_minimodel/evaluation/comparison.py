@@ -173,9 +173,9 @@ def compare(before: Look, after: Look, probe: Probe, language: str = "") -> Comp
         language: That was added, if one was.
     """
     samples = _samples(before, after, probe)
-    sentences = list[str]()
-    worse = list[str]()
-    measures = list[Measure]()
+    sentences: list[str] = []
+    worse: list[str] = []
+    measures: list[Measure] = []
     questions = [sample for sample in samples if sample.kind == QUESTIONS]
     dialogues = [sample for sample in samples if sample.kind == DIALOGUES]
     lost, half_width = points_lost(questions)
@@ -278,7 +278,7 @@ def choose_strength(
     Returns:
         (the strength, the comparison at it, a clause that says why).
     """
-    tried = list[str]()
+    tried: list[str] = []
     for strength in strengths:
         found = comparison_at(strength)
         if len(strengths) == 1:

@@ -93,12 +93,12 @@ def export_hf(
     body = load_body(artifact)
     model_folder = model_below(artifact)
     base = load_model(model_folder)[1]
-    place = Path(language or model_folder)
-    added = load_model(place)[1] if is_model(place) else load_adaptation(place)
-    check_space(place, added.space, body.space)
+    pack_folder = Path(language or model_folder)
+    added = load_model(pack_folder)[1] if is_model(pack_folder) else load_adaptation(pack_folder)
+    check_space(pack_folder, added.space, body.space)
     adaptation = whole(added, base)
-    check_fit(place, adaptation, body)
-    tokenizer = tokenizer_in(place)
+    check_fit(pack_folder, adaptation, body)
+    tokenizer = tokenizer_in(pack_folder)
     vocabulary = read_artifact(tokenizer, VocabularyManifest).vocabulary(tokenizer)
     if pool is not None and pool not in ("mean", "first"):
         raise UserError(f"--pool {pool}: there are mean, first")
@@ -123,7 +123,7 @@ def export_hf(
                 strength=strength,
                 dtype=given_type,
             )
-            card = finished_card(place, model_folder, class_name, head)
+            card = finished_card(pack_folder, model_folder, class_name, head)
         else:
             model = exported(artifact, body, adaptation, vocabulary, depth=depth, strength=strength)
             model_type = lazy_entries(base.embeddings)["tokens"].dtype
@@ -138,7 +138,7 @@ def export_hf(
                 )
                 write_modules(temporary, pooling, config.hidden_size)
             card = model_card(
-                place,
+                pack_folder,
                 model_folder,
                 class_name=model.class_name,
                 num_layers=model.num_layers,

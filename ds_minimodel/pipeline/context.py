@@ -1,4 +1,4 @@
-"""What all steps work with."""
+"""The context of a step: its workdir and its ranks."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def prepare_chats(
     opened = open_tokenizer(tokenizer_folder)
     vocabulary = opened.vocabulary
     known = _known_lines(held_text)
-    endings = set[Ending]()
+    endings: set[Ending] = set()
     num_unanswered = 0
     with atomic_folder(out) as folder:
         # Documents to train on come first, those that are held out second.
@@ -198,7 +198,7 @@ def _sampled(
     if not tokenizer.chat_template:
         raise UserError(f"{name}: has no chat template, by which dialogues are to be written")
     # {whether a system speaks first: (how answers end, the special tokens)}
-    endings = dict[bool, tuple[Ending, re.Pattern[str]]]()
+    endings: dict[bool, tuple[Ending, re.Pattern[str]]] = {}
     for where, dialogue in read_dialogues(patterns, say):
         has_system = dialogue[0]["role"] == "system"
         with one_line(where, "the chat template does not take it"):
@@ -227,7 +227,7 @@ def held_out_questions(
         share: Of the first questions that are held out.
         max_count: Most questions.
     """
-    found = dict[str, Dialogue]()
+    found: dict[str, Dialogue] = {}
     for _, dialogue in read_dialogues(patterns):
         question = _question(dialogue)
         text = question[-1]["content"]
@@ -235,7 +235,7 @@ def held_out_questions(
             found.setdefault(text, question)
         if len(found) == max_count:
             break
-    return [*found.values()]
+    return list(found.values())
 
 
 def _question(dialogue: Dialogue) -> Dialogue:

@@ -13,9 +13,9 @@ from ds_minimodel.tokenizers.tokenizer import Tokenizer
 def first_pack(
     method: str,
     seed: int,
-    of_target: Tokenizer,
-    of_source: Tokenizer,
-    source: Tensors,
+    target_tokenizer: Tokenizer,
+    source_tokenizer: Tokenizer,
+    source_pack: Tensors,
     pairs: Sequence[tuple[str, str]] = (),
 ) -> Tensors:
     """Return the first tensors of a target language.
@@ -23,10 +23,10 @@ def first_pack(
     Args:
         method: The recipe's `adapt.initialisation`.
         seed: Decides the rows that are drawn.
-        of_target: The target's tokenizer. Where it extends the source's vocabulary, the new pieces
-            alone get rows.
-        of_source: The source's tokenizer.
-        source: Tensors of the source pack: tokens (V, H), output (V, H), bias (V).
+        target_tokenizer: The target's tokenizer. Where it extends the source's vocabulary, only
+            the new pieces get rows.
+        source_tokenizer: The source's tokenizer.
+        source_pack: Tensors of the source pack: tokens (V, H), output (V, H), bias (V).
         pairs: Texts of the source with their translations, which `aligned` reads.
 
     Returns:
@@ -35,22 +35,22 @@ def first_pack(
     Raises:
         ValueError: No initialisation is called `method`.
     """
-    num_base = of_target.vocabulary.num_base
-    vocabulary = of_target.vocabulary
+    num_base = target_tokenizer.vocabulary.num_base
+    vocabulary = target_tokenizer.vocabulary
     if num_base:
         vocabulary = Vocabulary(vocabulary.size - num_base)
-    target = Pieces(vocabulary, of_target.pieces()[num_base:])
-    pieces = Pieces(of_source.vocabulary, of_source.pieces())
+    target = Pieces(vocabulary, target_tokenizer.pieces()[num_base:])
+    source = Pieces(source_tokenizer.vocabulary, source_tokenizer.pieces())
     match method:
         case "overlap":
-            return initialisation.overlap(target, pieces, source, seed)
+            return initialisation.overlap(target, source, source_pack, seed)
         case "random":
-            return initialisation.random(target, source, seed)
+            return initialisation.random(target, source_pack, seed)
         case "pieces":
-            parts = of_source.cut(target.strings, extend_this=num_base > 0)
-            return initialisation.pieces(target, pieces, source, parts, seed)
+            parts = source_tokenizer.cut(target.strings, extend_this=num_base > 0)
+            return initialisation.pieces(target, source, source_pack, parts, seed)
         case "aligned":
-            parts = of_source.cut(target.strings, extend_this=num_base > 0)
-            mixed = align_tokenizers(of_source, of_target, pairs)
-            return initialisation.aligned(target, pieces, source, parts, mixed, seed)
+            parts = source_tokenizer.cut(target.strings, extend_this=num_base > 0)
+            mixed = align_tokenizers(source_tokenizer, target_tokenizer, pairs)
+            return initialisation.aligned(target, source, source_pack, parts, mixed, seed)
     raise ValueError(f"no initialisation {method!r}")

@@ -624,7 +624,8 @@ def losses_of(
             batch = sampler.batch(first, min(first + micro_size, share.stop))
         sums = module(to_device(to_tensors(batch), world.device)).double()
         terms = sums.new_tensor([batch["count"]])
-        parts.append(torch.cat([terms, sums]) * (not is_filler))
+        values = torch.cat([terms, sums])
+        parts.append(torch.zeros_like(values) if is_filler else values)
     totals = torch.stack(parts).sum(0)
     if data.size > 1:
         torch.distributed.all_reduce(totals, group=data.handle)

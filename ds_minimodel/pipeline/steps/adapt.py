@@ -251,19 +251,19 @@ def _save_first(
     """Save the pack of step 0, the language as it starts; a resumed run has it already."""
     if out.exists():
         return
-    target = open_tokenizer(context.layout.tokenizer(step.language))
-    of_source = open_tokenizer(context.layout.tokenizer(step.source))
+    layout = context.layout
+    target_tokenizer = open_tokenizer(layout.tokenizer(step.language))
     method = step.training.initialisation
     first = first_pack(
         method,
         step.seed,
-        of_target=target,
-        of_source=of_source,
-        source=dict(source.embeddings),
-        pairs=PairCorpus(context.layout.pairs(step.language)).pairs if step.training.aligns else (),
+        target_tokenizer=target_tokenizer,
+        source_tokenizer=open_tokenizer(layout.tokenizer(step.source)),
+        source_pack=dict(source.embeddings),
+        pairs=PairCorpus(layout.pairs(step.language)).pairs if step.training.aligns else (),
     )
-    pack = body.adaptation(step.language, first, num_base=target.vocabulary.num_base)
-    save_adaptation(out, pack, context.layout.tokenizer(step.language), initialisation=method)
+    pack = body.adaptation(step.language, first, num_base=target_tokenizer.vocabulary.num_base)
+    save_adaptation(out, pack, layout.tokenizer(step.language), initialisation=method)
 
 
 def adapted_model(

@@ -88,9 +88,9 @@ def _job(recipe: Recipe, context: Context, language: str) -> Job:
         make_corpus(data.text[language], out, options=options, workers=workers, ranks=ranks)
         if ranks is not None and not ranks.is_main:
             return
-        said = other_language(read_documents(Corpus(out).training), language)
-        if said is not None:
-            print(printable(f"{language}: {said}"), file=sys.stderr)
+        warning = other_language(read_documents(Corpus(out).training), language)
+        if warning is not None:
+            print(printable(f"{language}: {warning}"), file=sys.stderr)
 
     return Job(out, {"text": _identity(recipe, language), **asdict(options)}, (), make)
 
@@ -179,7 +179,7 @@ def write_tests(
                 f"{recipe.data.held_out:.0%} held out; give a longer text, with an empty line "
                 "between documents"
             )
-        documents = list[list[str]]()
+        documents: list[list[str]] = []
         size = 0
         # Documents are taken from all over the text, which may be of several files.
         every = max(1, corpus.facts.bytes[1] // max_bytes)
