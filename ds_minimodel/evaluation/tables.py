@@ -57,6 +57,7 @@ class Columns:
 
 # In XNLI's translated training files (facebookresearch/XNLI#11).
 _SPELLINGS = {"contradictory": "contradiction"}
+_EXAMPLE = '{"text": "It rains.", "label": "weather"}'  # row of a table, for messages
 # Words that pandas writes or reads for a missing value.
 _MISSING = "<NA> NA N/A n/a #N/A NaN nan -NaN -nan NULL null None".split()
 SENTENCE = Columns(("text",))
@@ -222,7 +223,7 @@ def rows_of_file(path: str | Path, columns: Iterable[str]) -> Rows:
     # MultiNLI's files have this name.
     if path.suffix.lower() == ".txt":
         return rows_of_table([path.read_bytes()], path, ".tsv")
-    return read_rows([path], [*columns])
+    return read_rows([path], [*columns], _EXAMPLE)
 
 
 def _label(row: Mapping[str, object], columns: Columns, where: str) -> str:
