@@ -17,9 +17,8 @@ def test_a_claim_is_what_its_script_makes(folder):
     for path, text in written(folder):
         assert path.read_text() == text, "python -m study.claims writes it"
     for script in folder.glob("*.py"):
-        assert (
-            len(script.read_text().splitlines()) <= 130
-        )  # columns are 100 wide, trailing commas magic
+        # Columns are 100 wide, trailing commas magic.
+        assert len(script.read_text().splitlines()) <= 130
 
 
 def test_pages_list_every_claim():

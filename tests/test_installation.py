@@ -183,10 +183,11 @@ def test_a_clone_is_found_from_the_folder_above_it(environment, tmp_path):
         copy(ROOT / name, clone.mkdir(exist_ok=True) or clone / name)
     python = environment / "bin/python"
     variables = without_settings() | {"DSMM_BUILD_OPS": "0"}
+    # PYTHONPATH has setuptools and torch.
     variables |= {
         "VIRTUAL_ENV": str(environment),
         "PYTHONPATH": sysconfig.get_path("purelib"),
-    }  # setuptools, torch
+    }
     options = "-m pip install --no-index --no-deps --no-build-isolation -e".split()
     done = subprocess.run([python, *options, clone], env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

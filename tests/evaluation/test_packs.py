@@ -164,9 +164,8 @@ def test_a_plugged_module_is_the_body_with_the_language(family, other_family):
     model = plugged_module(body, language)
     assert not model.training
     assert model.body.positions.equal(language.update["positions"])
-    assert not torch.equal(
-        body.tensors["positions"], model.body.positions
-    )  # the body itself stays as it is
+    # The body itself stays as it is.
+    assert not torch.equal(body.tensors["positions"], model.body.positions)
     with refuses("the language de: this was trained for embedding space fedc"):
         plugged_module(body, load_adaptation(other_family.de))
     with refuses("has only its new tokens; give `whole`"):

@@ -215,10 +215,11 @@ def scores(predictions, language=None, **accepted):
 )
 def test_answers_are_compared_by_the_official_rules(language, predicted, answer, exact, f1):
     assert scores({"q": predicted}, language, q=(answer,)) == (exact, f1)
+    # The best of several accepted answers counts.
     assert scores({"q": predicted}, language, q=("other", answer)) == (
         exact,
         f1,
-    )  # the best of several
+    )
 
 
 def test_unanswered_and_empty_answers_score_nothing():

@@ -91,11 +91,12 @@ def test_what_loops():
 
 
 def test_answers_in_the_language_that_was_added():
+    # The last one is too short for its language to be told.
     said = (
         "Die Hauptstadt von Frankreich ist Paris.",
         "The capital of France is Paris.",
         "Paris ist da.",
-    )  # too short
+    )
     assert [*map(language_test("de", "en"), said)] == [True, False, False]
     assert [*map(language_test("en", "de"), said)] == [False, True, False]
     assert not language_test("fr", "en")("Hlavní město Francie je Paříž, a Německa je Berlín.")

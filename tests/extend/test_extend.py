@@ -23,54 +23,47 @@ from tests.helpers.files import read_json, write_json
 from tests.helpers.foreign_models import make_bert, save_modernbert
 from tests.helpers.refusals import refuses
 
-from ..forks import done, run, start
+from ..forks import done, start
 from ..pipeline.conftest import make_llama_world, refused, stop_when
 
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     """A world with a Llama in `theirs`, that knows its English."""
-    make_llama_world(folder := tmp_path_factory.mktemp("extend"))
-    line = (
-        (folder / "xx.txt").read_text().partition("\n")[0]
-    )  # whose words another language has, too
+    folder = tmp_path_factory.mktemp("extend")
+    make_llama_world(folder)
+    # Another language has the words of this line, too.
+    line = (folder / "xx.txt").read_text().partition("\n")[0]
     (folder / "known.txt").write_text("".join(f"{line} {number}\n\n" for number in range(150)))
     return folder
 
 
-def extend(folder, *more):
-    return (
-        "extend",
-        folder / "theirs",
-        folder / "xx.txt",
-        "--language",
-        "xx",
-        "--out",
-        folder / "out",
-        *more,
-    )
+def extend(folder, more):
+    return f"extend {folder}/theirs {folder}/xx.txt --language xx --out {folder}/out {more}"
+
+
+def recipe_in(out):
+    return yaml.safe_load((out / "recipe.yaml").read_text())
 
 
 def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
-    files = "--source-text", texts / "en.txt", "--known-text", f"yy={texts / 'known.txt'}"
-    arguments = extend(texts, *files, "--tokens", "100k", "--train", "embeddings")
+    files = f"--source-text {texts}/en.txt --known-text yy={texts}/known.txt"
+    without_length = extend(texts, f"{files} --train embeddings")
+    command = f"{without_length} --tokens 100k"
     out = texts / "out"
     metrics = out / "run/adapt/bl_base/xx/run/metrics.jsonl"
     code, err = stop_when(
-        start(*arguments), lambda: metrics.exists() and metrics.stat().st_size, signal.SIGTERM
+        start(command), lambda: metrics.exists() and metrics.stat().st_size, signal.SIGTERM
     )
     assert code == 75
     assert "stopped after step" in err
     assert "Traceback" not in err
-    code, _, err = run(*arguments)
-    assert code == 0, err
-    assert "fertility" not in err.partition("adapt bl_base")[0], (
-        err
-    )  # the report reads the text again
-    assert {path.name for path in out.iterdir()} == {
-        *(".lock", "call.json", "recipe.yaml", "run", "test", "model")
-    }
-    recipe = yaml.safe_load((out / "recipe.yaml").read_text())
+    err = done(command)
+    # The report reads the text again.
+    assert "fertility" not in err.partition("adapt bl_base")[0], err
+    names = {".lock", "call.json", "recipe.yaml", "run", "test", "model"}
+    assert {path.name for path in out.iterdir()} == names
+    recipe = recipe_in(out)
     assert recipe["adapt"]["steps"] == 100_000 // (8 * 64)
     model = AutoModelForCausalLM.from_pretrained(out / "model")
     tokenizer = AutoTokenizer.from_pretrained(out / "model")
@@ -81,11 +74,8 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     assert all(tokenizer(text)["input_ids"] == base(text)["input_ids"] for text in (english, known))
     assert len(tokenizer(added)["input_ids"]) < len(base(added)["input_ids"])
     rows = load_file(out / "run/adapt/bl_base/xx/pack/embeddings.safetensors")["tokens"]
-    assert (
-        model.config.vocab_size
-        == len(base) + len(rows)
-        == len(base) + recipe["tokenizer"]["vocab_size"]
-    )
+    assert len(rows) == recipe["tokenizer"]["vocab_size"]
+    assert model.config.vocab_size == len(base) + len(rows)
 
     def score():
         (path,) = (out / "run/evaluate/bl_base/xx/bits-per-byte").glob("*/scores.json")
@@ -109,70 +99,45 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     exec(code.replace("FOLDER", str(out / "model")))
     page = (out / "run/report/report.md").read_text()
     assert not re.search("(Table|Figure) [0-9]", page), "it is not the paper's"
-    ends = [
-        "What was asked for",
-        "Before and after",
-        "Samples: BL_BASE, xx",
-        "Vocabulary",
-        "Cost",
+    titles = "What was asked for|Before and after|Samples: BL_BASE, xx|Vocabulary|Cost"
+    assert re.findall("^## (.*)", page, re.MULTILINE) == [
+        *titles.split("|"),
         "What to do next",
-    ]
-    assert re.findall("^## (.*)", page, re.MULTILINE) == ends, "a loss of 2 points is no curve"
-    shown = "xx, held-out text | bits per byte", "right answers to 250 questions (en) | answers"
-    assert all(f"| {row} | " in page for row in (*shown, "yy, held-out pages of your text"))
-    assert (
-        len(
-            page.partition("**Texts continued**")[2]
-            .partition("**Questions answered**")[0]
-            .splitlines()
-        )
-        == 5 + 7
-    )
-    assert "**Questions answered**" in page
-    code, _, err = run(*arguments)
-    assert code == 0
-    assert "adapt bl_base xx" not in err, "all is there"
-    others = {
-        "--language": "zz",
-        "--source": "de",
-        "--train": "lora",
-        "--vocab-size": "9",
-    }
-    for option, value in others.items():
-        assert re.search(f"{option}: .*out was begun with", refused(*arguments, option, value))
-    assert "a training of 99,840 tokens is begun; a shorter" in refused(
-        *arguments, "--tokens", "30k"
-    )
+    ], "a loss of 2 points is no curve"
+    assert "| xx, held-out text | bits per byte | " in page
+    assert "| right answers to 250 questions (en) | answers | " in page
+    assert "| yy, held-out pages of your text | " in page
+    continued, questions, _ = page.partition("**Questions answered**")
+    assert questions
+    assert len(continued.partition("**Texts continued**")[2].splitlines()) == 5 + 7
+    assert "adapt bl_base xx" not in done(command), "all is there"
+    for other in ("--language zz", "--source de", "--train lora", "--vocab-size 9"):
+        option = other.split()[0]
+        assert re.search(f"{option}: .*out was begun with", refused(f"{command} {other}"))
+    shorter = refused(f"{command} --tokens 30k")
+    assert "a training of 99,840 tokens is begun; a shorter" in shorter
     text = (texts / "xx.txt").read_text()
     stand = (texts / "xx.txt").stat()
     (texts / "xx.txt").write_text(text + "more\n")
-    assert "xx.txt (--text): another file" in refused(*arguments, "--tokens", "150k"), (
-        "before anything is changed"
-    )
+    # Before anything is changed.
+    assert "xx.txt (--text): another file" in refused(f"{command} --tokens 150k")
     (texts / "xx.txt").write_text(text)
     os.utime(texts / "xx.txt", ns=(stand.st_atime_ns, stand.st_mtime_ns))
     (out / "model").rename(texts / "moved")
     (out / "model").symlink_to(texts / "moved")
     begun = (out / "recipe.yaml").read_text()
     (out / "recipe.yaml").write_text(begun.replace("held_out: 0.02", "held_out: 0.001"))
-    assert "was begun with held_out 0.02" in refused(*arguments)
+    assert "was begun with held_out 0.02" in refused(command)
     (out / "recipe.yaml").write_text(begun)
-    code, _, err = run(*arguments, "--tokens", "150k")
-    assert "stay as chosen for 99,840 tokens" in err
-    assert code == 0
-    assert yaml.safe_load((out / "recipe.yaml").read_text())["adapt"]["steps"] == 150_000 // (
-        8 * 64
-    )
+    assert "stay as chosen for 99,840 tokens" in done(f"{command} --tokens 150k")
+    assert recipe_in(out)["adapt"]["steps"] == 150_000 // (8 * 64)
     longer = load_file(out / "run/adapt/bl_base/xx/pack/embeddings.safetensors")["tokens"]
-    assert torch.equal(
-        load_file(out / "model/model.safetensors")["model.embed_tokens.weight"][-len(rows) :],
-        longer,
-    )
+    table = load_file(out / "model/model.safetensors")["model.embed_tokens.weight"]
+    assert torch.equal(table[-len(rows) :], longer)
     assert not torch.equal(rows, longer)
     assert not (out / "model").is_symlink()
-    code, _, err = run(*arguments[: arguments.index("--tokens")], "--train", "embeddings")
-    assert code == 0
-    assert "tokens a second here" not in err, "a length that is not given stays"
+    # A length that is not given stays.
+    assert "tokens a second here" not in done(without_length)
     assert score()["bits_per_byte"] < last["bits_per_byte"]
 
 
@@ -184,10 +149,11 @@ def test_a_decoder_replays_what_it_writes_itself(texts, tmp_path):
     config = read_json(theirs / "config.json") | {"max_position_embeddings": 512}
     write_json(theirs / "config.json", config)
     out = tmp_path / "out"
-    options = "--tokens", "30k", "--out", out, "--vocab-size", "9", "--strength", "0.5"
-    arguments = ("extend", theirs, texts / "xx.txt", "--language", "xx", *options)
-    err = done(*arguments)
-    adapt = (recipe := yaml.safe_load((out / "recipe.yaml").read_text()))["adapt"]
+    command = f"extend {theirs} {texts}/xx.txt --language xx --out {out} --tokens 30k"
+    command += " --vocab-size 9 --strength 0.5"
+    err = done(command)
+    recipe = recipe_in(out)
+    adapt = recipe["adapt"]
     assert recipe["systems"] == ["lora"]
     assert adapt["replay_from"] == "base"
     assert adapt["strength"] == 0.5
@@ -195,11 +161,8 @@ def test_a_decoder_replays_what_it_writes_itself(texts, tmp_path):
     assert recipe["tokenizer"]["vocab_size"] == 9
     assert float(said[2]) > 1.5 * float(said[1])
     assert adapt["seq_length"] == pytest.approx(128 * float(said[2]) / float(said[1]), rel=0.01)
-    assert (
-        1
-        <= TokenStore(out / "run/tokens/the-base-itself").num_tokens / (adapt["replay"] * 30_000)
-        < 2
-    )
+    written = TokenStore(out / "run/tokens/the-base-itself").num_tokens
+    assert 1 <= written / (adapt["replay"] * 30_000) < 2
     assert "LoRA, xx: " in err
     assert "en: without --source-text" in err
     card = (out / "model/README.md").read_text()
@@ -215,19 +178,16 @@ def test_a_decoder_replays_what_it_writes_itself(texts, tmp_path):
     written = (out / "model" / "model.safetensors").read_bytes()
     assert half == written != whole
     assert AutoModelForCausalLM.from_pretrained(out / "model").config.tie_word_embeddings
-    code, _, err = run(*arguments)
-    assert code == 0
-    assert "adapt lora" not in err, "all is there"
+    assert "adapt lora" not in done(command), "all is there"
     said = f"--strength: {out} was begun with 0.5; `ds-minimodel export-hf {out} NEW --strength S`"
-    assert said in refused(*arguments, "--strength", "1")
+    assert said in refused(f"{command} --strength 1")
 
 
 @pytest.mark.long
 def test_all_that_was_learned_is_kept_where_no_answers_are_lost(texts, tmp_path):
     out = tmp_path / "out"
-    arguments = ("extend", texts / "theirs", texts / "xx.txt", "--language", "xx")
-    arguments += ("--tokens", "10k", "--out", out, "--test-text", texts / "en.txt")
-    err = done(*arguments)
+    command = extend(texts, f"--tokens 10k --out {out} --test-text {texts}/en.txt")
+    err = done(command)
     assert ": 6 new tokens," in err
     assert ", which pay in trainings of more than 100,000" in err
     page = (
@@ -235,18 +195,16 @@ def test_all_that_was_learned_is_kept_where_no_answers_are_lost(texts, tmp_path)
     )
     after, before, most = (int(count.replace(",", "")) for count in re.search(page, err).groups())
     assert most < after <= before
-    assert yaml.safe_load((out / "recipe.yaml").read_text())["adapt"].get("strength", 1.0) == 1.0
+    assert recipe_in(out)["adapt"].get("strength", 1.0) == 1.0
     (scores,) = (out / "run/evaluate/lora/xx/bits-per-byte").glob("*.job.json")
     assert read_json(scores)["inputs"]["strength"] == 1.0
     assert "LoRA, merge strength 1: " in err
     assert "LoRA, en.txt, of yours: " in err
     assert "export-hf" in (out / "model/README.md").read_text()
-    (out / "recipe.yaml").write_text(
-        (out / "recipe.yaml").read_text().replace("    bits-per-byte:", "    mine:")
-    )
-    assert "finetune.tasks: put bits-per-byte back, by which a decoder is scored" in refused(
-        *arguments
-    )
+    begun = (out / "recipe.yaml").read_text()
+    (out / "recipe.yaml").write_text(begun.replace("    bits-per-byte:", "    mine:"))
+    said = "finetune.tasks: put bits-per-byte back, by which a decoder is scored"
+    assert said in refused(command)
     again = done(f"run {out}/recipe.yaml adapt.lr=1e-3 --rebuild")
     assert "merge strength" not in again, "of another training"
 
@@ -255,33 +213,20 @@ def test_all_that_was_learned_is_kept_where_no_answers_are_lost(texts, tmp_path)
 def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_path):
     save_modernbert(texts / "en.txt", tmp_path / "theirs")
     out = tmp_path / "out"
-    arguments = [
-        "--language",
-        "xx",
-        "--source-text",
-        texts / "en.txt",
-        "--tokens",
-        "20k",
-        "--out",
-        out,
-    ]
-    more = "--test-text", texts / "known.txt"
-    said = refused(f"extend {tmp_path}/theirs {texts}/xx.txt", *arguments, *more)
+    command = f"extend {tmp_path}/theirs {texts}/xx.txt --language xx --out {out} --tokens 20k"
+    command += f" --source-text {texts}/en.txt"
+    said = refused(f"{command} --test-text {texts}/known.txt")
     assert "--test-text: an encoder is scored on held-out text only" in said
-    err = done(f"extend {tmp_path}/theirs {texts}/xx.txt", *arguments)
+    err = done(command)
     base = AutoTokenizer.from_pretrained(tmp_path / "theirs")
     tokenizer = AutoTokenizer.from_pretrained(out / "model")
     english = (texts / "en.txt").read_text()[:200]
     added = (texts / "xx.txt").read_text()[:200]
     assert tokenizer(english)["input_ids"] == base(english)["input_ids"]
     assert len(tokenizer(added)["input_ids"]) < len(base(added)["input_ids"])
-    rows = read_json(
-        next((out / "run/evaluate/bl_base/xx/pseudo-likelihood").glob("*/scores.json"))
-    )
-    assert (
-        f"xx: {rows[-1]['source_pack_bits_per_hidden_byte']:.3f} bits per byte of hidden words "
-        "before, " in err
-    )
+    (path,) = (out / "run/evaluate/bl_base/xx/pseudo-likelihood").glob("*/scores.json")
+    before = read_json(path)[-1]["source_pack_bits_per_hidden_byte"]
+    assert f"xx: {before:.3f} bits per byte of hidden words before, " in err
     assert "; en: " in err
     assert "of the FLOPs of training all weights" in err
     model = AutoModelForMaskedLM.from_pretrained(out / "model")
@@ -289,7 +234,7 @@ def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_
     assert model.config.sep_token_id == tokenizer.sep_token_id
     assert model(**tokenizer(added, return_tensors="pt")).logits.isfinite().all()
 
-    recipe = yaml.safe_load((out / "recipe.yaml").read_text())
+    recipe = recipe_in(out)
     topic = {
         "kind": "classification",
         "train": str(texts / "topic.en.jsonl"),
@@ -304,92 +249,55 @@ def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_
     assert "xx, topic: " in err
     assert "xx, pseudo-likelihood: " in err
 
-    (texts / "yy.txt").write_text(
-        (texts / "xx.txt").read_text().replace("z", "q").replace("g", "j")
-    )
-    second = [
-        "--language",
-        "yy",
-        "--source-text",
-        texts / "en.txt",
-        "--tokens",
-        "10k",
-        "--out",
-        tmp_path / "second",
-    ]
-    done(f"extend {out}/model {texts}/yy.txt", *second)
+    words = (texts / "xx.txt").read_text().replace("z", "q").replace("g", "j")
+    (texts / "yy.txt").write_text(words)
+    second = f"extend {out}/model {texts}/yy.txt --language yy --out {tmp_path}/second"
+    done(f"{second} --tokens 10k --source-text {texts}/en.txt")
     rows = load_file(out / "model/model.safetensors")
     more = load_file(tmp_path / "second" / "model/model.safetensors")
-    assert all(torch.equal(tensor, more[name][: len(tensor)]) for name, tensor in rows.items()), (
-        "to the bit"
-    )
+    for name, tensor in rows.items():
+        assert torch.equal(tensor, more[name][: len(tensor)]), name
 
 
 def test_mistakes_are_one_line(texts):
-    short = [
-        "extend",
-        texts / "theirs",
-        texts / "short.txt",
-        "--language",
-        "xx",
-        "--out",
-        texts / "short",
-    ]
+    short = f"extend {texts}/theirs {texts}/short.txt --language xx --out {texts}/short"
     (texts / "short.txt").write_text("a boat\n\n" * 20)
-    assert "short.txt: none of its documents is among the 2% held out" in refused(*short)
+    assert "short.txt: none of its documents is among the 2% held out" in refused(short)
     assert not (texts / "short/base").exists(), "nothing was imported"
     (texts / "short.txt").write_text("".join(f"boat {number}\n\n" for number in range(150)))
-    assert " tokens of text are less than a step of 1,024; give more" in refused(*short)
-    assert "--vocab-size 5: Input should be greater than or equal to 6" in refused(
-        *extend(texts, "--vocab-size", "5")
-    )
+    assert " tokens of text are less than a step of 1,024; give more" in refused(short)
+    few = refused(extend(texts, "--vocab-size 5"))
+    assert "--vocab-size 5: Input should be greater than or equal to 6" in few
     call = {"model": texts / "theirs", "text": texts / "xx.txt", "language": "xx"}
-    for name, value in {
-        "tokens": -5,
-        "hours": math.nan,
-        "ranks": 1.5,
-        "vocab_size": "many",
-    }.items():
+    values = {"tokens": -5, "hours": math.nan, "ranks": 1.5, "vocab_size": "many"}
+    for name, value in values.items():
         said = f"^--{name.replace('_', '-')} {value}: (Input should be|it is no amount)"
         with refuses(said):
             api.extend(**call, **{name: value})
     with refuses("'keep' is no option; there are model, language, text"):
         api.extend(**call, keep={})
-    rows = extend(
-        texts,
-        "--strength",
-        "0.5",
-        "--train",
-        "embeddings",
-        "--tokens",
-        "5k",
-        "--out",
-        texts / "strong",
-    )
-    assert "only token embeddings train here" in refused(*rows)
-    many = extend(texts, "--vocab-size", "1M", "--tokens", "1k", "--out", texts / "many")
-    assert "xx: the text offers no 1,000,000 new tokens" in refused(*many)
+    options = f"--strength 0.5 --train embeddings --tokens 5k --out {texts}/strong"
+    assert "only token embeddings train here" in refused(extend(texts, options))
+    many = extend(texts, f"--vocab-size 1M --tokens 1k --out {texts}/many")
+    assert "xx: the text offers no 1,000,000 new tokens" in refused(many)
     strange = "".join(
         chr(ord(sign) + 0x350) if sign.isalpha() else sign
         for sign in (texts / "xx.txt").read_text()
     )
     (texts / "strange.txt").write_text(strange)
-    few = "--language", "yy", "--vocab-size", "6", "--out", texts / "few"
     bert = make_bert(texts / "en.txt", texts / "bert")
-    assert "of the text stays unknown with 6 new tokens" in refused(
-        f"extend {bert} {texts}/strange.txt", *few
-    )
+    few = f"extend {bert} {texts}/strange.txt --language yy --vocab-size 6 --out {texts}/few"
+    assert "of the text stays unknown with 6 new tokens" in refused(few)
     assert not (texts / "few/recipe.yaml").exists()
-    assert "languages.targets: xx is the source" in refused(
-        *extend(texts, "--source", "xx", "--out", texts / "other")
-    )
-    assert "no slash" in refused(*extend(texts, "--source", "e/n", "--out", texts / "other"))
-    said = refused(*extend(texts, "--out", texts / "b\udcff"))
+    said = refused(extend(texts, f"--source xx --out {texts}/other"))
+    assert "languages.targets: xx is the source" in said
+    assert "no slash" in refused(extend(texts, f"--source e/n --out {texts}/other"))
+    said = refused(extend(texts, f"--out {texts}/b\udcff"))
     assert r"b\udcff" in said
     assert "surrogates not allowed in UTF-8; rename it" in said
-    assert "was not begun by extend" in refused(*extend(texts, "--out", texts))
+    assert "was not begun by extend" in refused(extend(texts, f"--out {texts}"))
     with lock(texts / "new/.lock"):
-        assert "another run is at work here" in refused(*extend(texts, "--out", texts / "new"))
+        assert "another run is at work here" in refused(extend(texts, f"--out {texts}/new"))
 
 
 def test_micro_batches_are_halved_where_memory_ends(texts, tmp_path, monkeypatch):
@@ -413,9 +321,5 @@ def test_micro_batches_are_halved_where_memory_ends(texts, tmp_path, monkeypatch
 
     monkeypatch.setattr("ds_minimodel.extend.call.do_step", do_step)
     call.run(until="adapt")
-    assert [size for name, size in tried if name == "adapt"] == [
-        8,
-        4,
-        2,
-    ]
+    assert [size for name, size in tried if name == "adapt"] == [8, 4, 2]
     assert "with micro-batches of 2" in said[-1]

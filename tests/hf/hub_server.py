@@ -31,9 +31,8 @@ class Hub:
 @pytest.fixture
 def hub(monkeypatch):
     """A Hub that this process may speak to."""
-    monkeypatch.setattr(
-        constants, "HF_HUB_OFFLINE", False
-    )  # which tests/conftest.py makes of the one outside
+    # tests/conftest.py cuts off the hub outside.
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     found = Hub()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": found}))
     found.endpoint = f"http://127.0.0.1:{server.server_port}"

@@ -137,9 +137,8 @@ def test_names_that_a_hub_would_not_take(workdir, tmp_path):
     change(base / "manifest.json", imported_from="my base", base_model="/my base")
     body, source = load_model(base)
     adaptation = body.adaptation("zh-tw", source.embeddings, steps=300, eflops=0.25)
-    save_adaptation(
-        tmp_path / "adapt/packs/zh-tw", adaptation, base / "tokenizer"
-    )  # no workdir, for all its name
+    # This folder is no workdir, for all its name.
+    save_adaptation(tmp_path / "adapt/packs/zh-tw", adaptation, base / "tokenizer")
     export_hf(base, tmp_path / "out", tmp_path / "adapt/packs/zh-tw")
     card, text = card_of(tmp_path / "out")
     assert card["language"] == ["en"]

@@ -99,9 +99,8 @@ def test_settings_that_are_none(folder, tmp_path, name, values, words):
 
 def test_text_that_is_unknown_to_a_tokenizer_without_a_token_for_it(folder, tmp_path):
     content = read_json(folder / "tokenizer.json")
-    content["model"]["vocab"]["of no text"] = content["model"]["vocab"].pop(
-        "\xf1"
-    )  # a byte of planes without letters
+    # This byte begins characters of planes that have no letters.
+    content["model"]["vocab"]["of no text"] = content["model"]["vocab"].pop("\xf1")
     write_json(
         folder / "tokenizer.json", content | {"model": {**content["model"], "unk_token": "<no>"}}
     )

@@ -293,6 +293,5 @@ def test_what_is_none_is_refused(folder, tmp_path):
     sizes = dict(
         tensors={"rope_freqs.weight": torch.ones(4)}, facts={"llama.attention.key_length": 3 << 30}
     )
-    refused(
-        write_gguf(folder, path, **sizes), tmp_path / "out", "rope_freqs"
-    )  # and not all memory taken
+    # It is refused before all memory is taken.
+    refused(write_gguf(folder, path, **sizes), tmp_path / "out", "rope_freqs")

@@ -44,9 +44,8 @@ def test_it_writes_by_its_own_distribution_after_the_template(
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "theirs").eval()
     whole = [BEGIN, *tokenizer.tokenize("user:", add_special_tokens=False)] if template else [END]
     opening = tokenizer.convert_tokens_to_ids(whole)
-    stored = opening[
-        single != "$A" or not template :
-    ]  # what begins every text is put before it by a reader
+    # A reader puts what begins every text before it.
+    stored = opening[single != "$A" or not template :]
     written = written_by(base, tmp_path / "out", 12_000)
     eos = tokenizer.eos_token_id
     assert len(written) % ROWS == 0
@@ -61,9 +60,8 @@ def test_it_writes_by_its_own_distribution_after_the_template(
         log_RSV = model(ids_RS).logits[:, len(opening) - 1 : -1].log_softmax(-1)
     losses_P = -log_RSV.gather(-1, ids_RS[:, len(opening) :, None]).flatten()
     entropy = -(log_RSV.exp() * log_RSV).sum(-1).mean()
-    assert (
-        abs(losses_P.mean() - entropy) < 4 * losses_P.std() / math.sqrt(len(losses_P)) + 0.01
-    )  # bf16's, at most
+    # 0.01 is for the rounding of bf16.
+    assert abs(losses_P.mean() - entropy) < 4 * losses_P.std() / math.sqrt(len(losses_P)) + 0.01
 
 
 def test_beginnings_of_known_text_are_half_of_it(text_file, tmp_path):

@@ -18,10 +18,11 @@ def test_messages_are_counted_and_the_body_is_the_same(world, tmp_path):
     files = (ROOT / f"ds_configs/{name}.json" for name in ("count_messages", "profile"))
     both = dict(pair for file in files for pair in read_json(file).items())
     write_json(tmp_path / "ds.json", both)
+    # One rank runs at it where no settings are named.
     same = (
         "systems=[bl_small]",
         "engine.zero_stage=0",
-    )  # at which one rank runs where no settings are named
+    )
     code, out, err = run(f"pretrain {recipe}", *same, "--deepspeed_config", tmp_path / "ds.json")
     assert code == 0, err
     assert "all_reduce" in out

@@ -5,7 +5,6 @@ vectors, and found.
 import numpy as np
 import pytest
 
-from ds_minimodel.artifacts.adaptation import load_adaptation, whole
 from ds_minimodel.artifacts.models import load_model
 from ds_minimodel.evaluation.packs import plugged_module
 from ds_minimodel.evaluation.sentences import encode_texts
@@ -54,21 +53,6 @@ def test_targets_are_the_untouched_models_vectors_of_the_source_sides(world):
     assert targets.shape == expected.shape
     assert np.abs(targets - expected).max() < 1e-6
     assert np.abs(np.linalg.norm(targets, axis=1) - 1).max() < 1e-5
-
-
-def test_english_keeps_its_vectors_to_the_bit(world):
-    body, source = load_model(world / "run/pretrain/bl_base/model")
-    pack = load_adaptation(world / "run/adapt/bl_base/xx/pack")
-    extended = plugged_module(body, whole(pack, source))
-    lines = [source for source, _ in pairs_of(60, seed=9)]
-    names = [world / "run/tokenizer/en", world / "run/tokenizer/xx"]
-    before, after = (open_tokenizer(name).encode(lines) for name in names)
-    assert before == after
-    vectors = [
-        encode_texts(model, open_tokenizer(name), lines)
-        for model, name in zip((plugged_module(body, source), extended), names, strict=True)
-    ]
-    assert (vectors[0] == vectors[1]).all()
 
 
 def test_nothing_is_dropped_while_lines_train(world):

@@ -79,9 +79,8 @@ def test_a_flipped_byte_of_anything_that_was_made_is_found(recipe, capsys):
         for path in (recipe.parent / "run").rglob("*")
         if path.is_file() and "report" not in path.parts
     ]
-    made = [
-        path for path in made if not path.name.endswith(".job.json")
-    ]  # another record is of other inputs: stale
+    # A changed record is one of other inputs: stale.
+    made = [path for path in made if not path.name.endswith(".job.json")]
     made = [path for path in made if path.parent.name != "run"]  # logs
     for path in {
         path.name: path for path in made if path.suffix in (".json", ".safetensors", ".model")
@@ -108,9 +107,8 @@ def test_what_is_stale_running_unfinished_or_damaged(recipe, capsys):
         workdir / "pretrain/bl_base.job.json", {"inputs": record["inputs"], "complete": False}
     )
     metrics = (folder / "run/metrics.jsonl").read_text().splitlines(keepends=True)
-    (folder / "run/metrics.jsonl").write_text(
-        "".join(metrics[:6]) + '{"step": 7, "lo'
-    )  # a line that is being written
+    # The last line is still being written.
+    (folder / "run/metrics.jsonl").write_text("".join(metrics[:6]) + '{"step": 7, "lo')
     jobs = states(capsys, recipe)
     expected = {
         "pretrain/bl_base": ("unfinished", ""),
@@ -169,10 +167,11 @@ def test_finetuning_seeds_grow_and_shrink(recipe, capsys):
         rows = read_json(recipe.parent / "run/report/scores.json")
         assert {row["seed"] for row in rows} == set(range(3, 3 + seeds))
     now = everything(recipe.parent / "run/finetune") | everything(recipe.parent / "run/evaluate")
+    # Records note where the task files, which are copies here, lie now.
     other = (
         ".job.json",
         ".lock",
-    )  # records note where the task files, which are copies here, lie now
+    )
     assert all(
         now[path] == when
         for path, when in made.items()

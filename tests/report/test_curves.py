@@ -184,9 +184,8 @@ def test_speedup_is_one_ratio_of_curves_that_are_averaged_over_languages_and_see
     ],
 )
 def test_a_speedup_is_never_missing(one, other, expected):
-    assert speedup_of({("de", 1): one}, {("de", 1): other})[::4] == pytest.approx(
-        expected
-    )  # value, reaches
+    # The estimate's value, and whether it is reached.
+    assert speedup_of({("de", 1): one}, {("de", 1): other})[::4] == pytest.approx(expected)
 
 
 def test_at_equal_compute_scores_are_those_where_the_cheaper_ends():

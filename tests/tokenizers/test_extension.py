@@ -199,10 +199,11 @@ def test_a_base_of_any_kind_is_extended(other, texts, tmp_path):
     write_lines(texts[1], [*GERMAN, *["ungreat"] * 9])
     old = open_tokenizer(other)
     new = extended(other, texts, tmp_path / "new")
+    # Words of their later lines have no space that is put before a text.
     documents = [
         *ENGLISH,
         "\n".join(ENGLISH),
-    ]  # of whose later lines words have no space that is put before a text
+    ]
     assert new.encode(documents) == old.encode(documents)
     facts = {
         "num_base": ROWS,
