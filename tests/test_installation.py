@@ -15,7 +15,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
-DOCKERFILES = sorted((ROOT / "scripts" / "docker").iterdir())
+DOCKERFILES = sorted((ROOT / "scripts/docker").iterdir())
 
 
 def torch_wheel(folder, version):
@@ -139,7 +139,7 @@ def test_torch_is_of_a_build_for_the_oldest_gpu(
 ):
     """At hand or named; what cannot be had is said before anything is installed."""
     nvcc = tool(
-        tmp_path / "cuda" / "bin", "nvcc", "echo 'Cuda compilation tools, release 12.6, V12.6.85'"
+        tmp_path / "cuda/bin", "nvcc", "echo 'Cuda compilation tools, release 12.6, V12.6.85'"
     ).parent
     variables = {"CUDA_HOME": str(nvcc), **given}
     if "gpus" in variables:
@@ -171,7 +171,7 @@ def test_a_dockerfile_names_what_is_there(file):
     assert set(extras.split(",")) <= project["project"]["optional-dependencies"].keys()
     (mode,) = re.findall(r"DSMM_BUILD_OPS=(\S+)", text)
     assert f'"{mode}"' in re.search(r"MODE not in \((.*)\)", (ROOT / "setup.py").read_text())[1]
-    tried = re.search(r"torch=(torch==\S+)", (ROOT / "scripts" / "environment.sh").read_text())[1]
+    tried = re.search(r"torch=(torch==\S+)", (ROOT / "scripts/environment.sh").read_text())[1]
     assert set(re.findall(r"torch==[\d.]+", text)) <= {tried}
 
 

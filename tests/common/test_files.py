@@ -48,7 +48,7 @@ def limit_of_files(size):
 
 
 def test_atomic_write_replaces_the_file_at_the_end_of_the_block(tmp_path):
-    path = tmp_path / "new" / "file"
+    path = tmp_path / "new/file"
     with atomic_write(path) as file:
         file.write(b"first")
         assert not path.exists()
@@ -191,7 +191,7 @@ def test_atomic_folder_appears_whole_or_not_at_all(tmp_path):
     assert contents(tmp_path) == {}
     with atomic_folder(tmp_path / "folder") as folder:
         (folder / "below").mkdir()
-        (folder / "below" / "file").write_text("whole")
+        (folder / "below/file").write_text("whole")
         assert not (tmp_path / "folder").exists()
     assert contents(tmp_path) == {"folder/below/file": b"whole"}
     with atomic_folder(tmp_path / "folder") as folder:
@@ -266,7 +266,7 @@ def test_a_line_that_is_damaged_is_named_unless_a_kill_cut_it_short(tmp_path):
 def test_a_manifest_detects_a_flipped_bit_and_without_files_is_refused(tmp_path):
     (tmp_path / "below").mkdir()
     (tmp_path / "weights").write_bytes(bytes(range(100)))
-    (tmp_path / "below" / "config").write_bytes(b"config")
+    (tmp_path / "below/config").write_bytes(b"config")
     write_manifest(tmp_path, kind="test", steps=3)
     damaged = bytearray(range(100))
     damaged[50] ^= 1

@@ -104,7 +104,7 @@ def test_a_killed_run_leaves_no_process_and_the_next_one_makes_the_same_bytes(
 ):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    out = tmp_path / "out" / "store"
+    out = tmp_path / "out/store"
     command = [sys.executable, script, text_file, tokenizer_folder, out, "2"]
     environment = {**os.environ, "PYTHONPATH": "."}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)

@@ -167,9 +167,9 @@ def test_every_position_is_equally_likely_special_ones_too():
 def test_four_fifths_are_masked_a_tenth_drawn_a_tenth_kept():
     targets = np.full((4000, 50), 77)
     seen = replacements(targets, sample_key(1, 0, np.arange(4000)), trained_layout(1000))
-    share = {"mask": (seen == 999).mean(), "num_base": (seen == 77).mean()}
+    share = {"mask": (seen == 999).mean(), "kept": (seen == 77).mean()}
     assert abs(share["mask"] - 0.8) < 0.005
-    assert abs(share["num_base"] - 0.1 - 0.1 / 995) < 0.004
+    assert abs(share["kept"] - 0.1 - 0.1 / 995) < 0.004
     drawn = seen[(seen != 999) & (seen != 77)]
     assert drawn.min() == 4
     assert drawn.max() == 998  # uniform over pieces, never special

@@ -68,7 +68,7 @@ def test_training_improves_it_in_place_and_leaves_old_rows_and_body(folder, alig
     assert before["model.safetensors"] != (model / "model.safetensors").read_bytes()
     assert before["tokenizer.json"] == (model / "tokenizer.json").read_bytes()
     assert found(model) > 0.9
-    old = load_file(folder / "base" / "model.safetensors")
+    old = load_file(folder / "base/model.safetensors")
     new = load_file(model / "model.safetensors")
     name = "embeddings.word_embeddings.weight"
     rows = len(old[name])

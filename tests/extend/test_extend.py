@@ -173,9 +173,9 @@ def test_a_decoder_replays_what_it_writes_itself(texts, tmp_path):
     assert said in card
     done(f"export-hf {out} {tmp_path}/whole --strength 1")
     done(f"export-hf {out} {tmp_path}/half --strength 0.5")
-    half = (tmp_path / "half" / "model.safetensors").read_bytes()
-    whole = (tmp_path / "whole" / "model.safetensors").read_bytes()
-    written = (out / "model" / "model.safetensors").read_bytes()
+    half = (tmp_path / "half/model.safetensors").read_bytes()
+    whole = (tmp_path / "whole/model.safetensors").read_bytes()
+    written = (out / "model/model.safetensors").read_bytes()
     assert half == written != whole
     assert AutoModelForCausalLM.from_pretrained(out / "model").config.tie_word_embeddings
     assert "adapt lora" not in done(command), "all is there"
@@ -254,7 +254,7 @@ def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_
     second = f"extend {out}/model {texts}/yy.txt --language yy --out {tmp_path}/second"
     done(f"{second} --tokens 10k --source-text {texts}/en.txt")
     rows = load_file(out / "model/model.safetensors")
-    more = load_file(tmp_path / "second" / "model/model.safetensors")
+    more = load_file(tmp_path / "second/model/model.safetensors")
     for name, tensor in rows.items():
         assert torch.equal(tensor, more[name][: len(tensor)]), name
 

@@ -88,6 +88,6 @@ def test_what_was_interrupted_goes_on_on_other_ranks(begun):
     assert not (begun / "two/model").exists(), err
     done(*call, "--ranks", "2")
     assert losses(begun / "two") == pytest.approx(losses(begun / "one"), rel=1e-5)
-    ours = load_file(begun / "two" / "adapter/adapter_model.safetensors")
-    theirs = load_file(begun / "one" / "adapter/adapter_model.safetensors")
+    ours = load_file(begun / "two/adapter/adapter_model.safetensors")
+    theirs = load_file(begun / "one/adapter/adapter_model.safetensors")
     assert all(torch.allclose(tensor, theirs[name], atol=1e-4) for name, tensor in ours.items())

@@ -99,14 +99,14 @@ def test_a_tokenizer_like_mmberts(text_file, tmp_path):
     is refused.
     """
     special = "<unk> <bos> <eos> <pad> <mask>".split()
-    pairs = {"num_base": "<bos> $A <eos> $B <eos>", "refused": "<bos> $A <eos> <bos> $B <eos>"}
+    pairs = {"kept": "<bos> $A <eos> $B <eos>", "refused": "<bos> $A <eos> <bos> $B <eos>"}
     for name, pair in pairs.items():
         save_model(tmp_path / name, like_gemmas(text_file), "<bos> $A <eos>", pair, special)
     with refuses("which is not as a modernbert has them here"):
         refer(tmp_path / "refused", tmp_path / "none")
-    refer(tmp_path / "num_base", tmp_path / "ours")
+    refer(tmp_path / "kept", tmp_path / "ours")
     export_hf(tmp_path / "ours", tmp_path / "out")
-    old = AutoTokenizer.from_pretrained(tmp_path / "num_base")
+    old = AutoTokenizer.from_pretrained(tmp_path / "kept")
     new = AutoTokenizer.from_pretrained(tmp_path / "out")
     tokenizer = open_tokenizer(tmp_path / "ours")
     sizes = np.array(tokenizer.num_bytes())

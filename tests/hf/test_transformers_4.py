@@ -155,13 +155,13 @@ def read(text_file, unigram_folder, made_once, tmp_path_factory):
             sys.executable,
             "-c",
             READ,
-            str(folder / "loss_positions"),
+            str(folder / "found.pt"),
             json.dumps(ALL_TEXTS),
             *NAMES,
         ]
         environment = {**os.environ, "PYTHONPATH": path}
         subprocess.run(command, check=True, timeout=600, cwd=folder / "out", env=environment)
-        version, values = torch.load(folder / "loss_positions")
+        version, values = torch.load(folder / "found.pt")
         found[int(version[0])] = values
     return found
 

@@ -31,7 +31,7 @@ class Counter:
 
     def __call__(self):
         self.times += 1
-        checkpoint = self.folder / "run" / "checkpoints" / "step-00000001"
+        checkpoint = self.folder / "run/checkpoints/step-00000001"
         checkpoint.mkdir(parents=True, exist_ok=True)
         (checkpoint / "state").write_text("state")
         write_manifest(checkpoint)
@@ -67,7 +67,7 @@ def stop(job):
 
 
 def weights(job):
-    return (job.folder / "body" / "weights").read_text()
+    return (job.folder / "body/weights").read_text()
 
 
 INPUTS = {"seed": 1, "pretrain": {"steps": 10, "lr": 7e-4}, "schedule": [(4, 0.5), (8, 0.5)]}
@@ -75,15 +75,13 @@ INPUTS = {"seed": 1, "pretrain": {"steps": 10, "lr": 7e-4}, "schedule": [(4, 0.5
 
 @pytest.fixture
 def job(tmp_path):
-    return job_in(tmp_path / "work" / "pretrain", INPUTS)
+    return job_in(tmp_path / "work/pretrain", INPUTS)
 
 
 def test_what_is_unfinished_goes_on(job):
     stop(job)
     assert not is_complete(job)
-    assert (
-        job.folder / "run" / "checkpoints" / "step-00000001" / "state"
-    ).exists()  # what it goes on from
+    assert (job.folder / "run/checkpoints/step-00000001/state").exists()  # what it goes on from
     assert run(job)
     assert is_complete(job)
 
@@ -124,7 +122,7 @@ def test_rebuild_moves_what_is_stale_aside_and_nothing_else(job):
     assert not job.folder.exists()
     assert run(other)
     old = [path for path in job.folder.parent.iterdir() if path.name.startswith("pretrain.old-")]
-    assert [(path / "body" / "weights").read_text() for path in old] == ["made 1 times"]
+    assert [(path / "body/weights").read_text() for path in old] == ["made 1 times"]
     records = list(job.folder.parent.glob("pretrain.job.json.old-*"))
     assert [read_json(path)["inputs"]["seed"] for path in records] == [1]
 

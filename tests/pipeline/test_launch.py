@@ -36,7 +36,7 @@ def recipe(tmp_path_factory):
 
 
 def run_of(recipe, system):
-    return recipe.parent / "run" / "pretrain" / system / "run"
+    return recipe.parent / "run/pretrain" / system / "run"
 
 
 def train(recipe, system, *overrides, **options):
@@ -60,7 +60,7 @@ def said_by(process, timeout=90):
 
 
 def is_saved(run):
-    return step_of((run / "checkpoints" / "latest").read_text()) > 0
+    return step_of((run / "checkpoints/latest").read_text()) > 0
 
 
 def test_a_signal_reaches_the_ranks_which_save(recipe):

@@ -144,7 +144,7 @@ def parity(folder):
         name: resumed_equals_uninterrupted(world, folder / name, run)
         for name, run in RESUMED.items()
     }
-    stopped = folder / "fp32 zero1" / "stopped"
+    stopped = folder / "fp32 zero1/stopped"
     results["another job"] = refusals(
         world, lambda: train(world, stopped, run_config(zero_stage=1), model(), job="another")
     )

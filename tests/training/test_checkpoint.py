@@ -60,7 +60,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(
 ):
     run = run_config(zero_stage=1, **EACH_STEP)
     crash(world, tmp_path, run)
-    newest = tmp_path / "checkpoints" / "step-00000004"
+    newest = tmp_path / "checkpoints/step-00000004"
     if how:
         file = damage(newest / name, how)
     else:
@@ -123,7 +123,7 @@ def test_only_known_classes_are_unpickled(world, tmp_path):
     """A file with the right hash that would run code when unpickled."""
     run = run_config(zero_stage=0, **EACH_STEP)
     crash(world, tmp_path, run)
-    folder = tmp_path / "checkpoints" / "step-00000004"
+    folder = tmp_path / "checkpoints/step-00000004"
     evil = type("Evil", (), {"__reduce__": lambda _: (os.mkdir, (str(tmp_path / "ran"),))})()
     torch.save({"module": evil}, folder / "mp_rank_00_model_states.pt")
     manifest = read_json(folder / "manifest.json")
@@ -152,7 +152,7 @@ def test_a_full_disk_in_the_background_is_one_line(
 ):
     """Said at the next step or at a stop; and the former checkpoint stays good."""
     run = run_config(zero_stage=1, checkpoint_every=2)
-    latest = tmp_path / "checkpoints" / "latest"
+    latest = tmp_path / "checkpoints/latest"
 
     def fill_disk(_step, _weights):
         deadline = time.monotonic() + 60
@@ -202,6 +202,6 @@ def test_a_kill_in_a_save_leaves_the_former_good(world, uninterrupted, killed, p
     if place == "pointing":
         complete.append("step-00000002")
     assert [name for name in names(killed[place]) if re.fullmatch(r"step-\d+", name)] == complete
-    assert (killed[place] / "checkpoints" / "latest").read_text() == "step-00000001"
+    assert (killed[place] / "checkpoints/latest").read_text() == "step-00000001"
     assert same(resume(world, killed[place], KILLED), uninterrupted(KILLED)[0])
     assert not any("partial" in name for name in names(killed[place]))

@@ -165,7 +165,7 @@ def test_parameters_that_ranks_do_not_divide_keep_their_masters(two_ranks):
 
 def test_a_rank_killed_in_a_save_leaves_the_former_good(world, two_ranks, stage_0):
     folder, _, codes = two_ranks
-    checkpoints = folder / "killed" / "checkpoints"
+    checkpoints = folder / "killed/checkpoints"
     assert codes == [1, -signal.SIGKILL]
     assert (checkpoints / "latest").read_text() == "step-00000002"
     assert read_manifest(checkpoints / "step-00000002", verify=True)["step"] == 2

@@ -38,7 +38,7 @@ def test_a_signal_saves_and_ends(world, tmp_path, number):
     with pytest.raises(Stopped, match=f"stopped after step 2 of {STEPS}") as stopped:
         train(world, tmp_path, run_config(), snapshot_steps=(2,), on_snapshot=signal_self(number))
     assert stopped.value.signal_number == number
-    assert (tmp_path / "checkpoints" / "latest").read_text() == "step-00000002"
+    assert (tmp_path / "checkpoints/latest").read_text() == "step-00000002"
     assert handlers == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
 
 
