@@ -183,9 +183,7 @@ def adaptation_of(num_base, update, **config):
 @pytest.mark.parametrize("update", ["none", "whole", "low-rank"])
 @pytest.mark.parametrize("num_base", [0, 550])
 def test_an_adaptation_comes_back(tokenizer_folder, tmp_path, num_base, update, tied):
-    """Low-rank updates in PEFT's form, with new rows beside old ones, which carries a strength
-    too.
-    """
+    """Low-rank updates in PEFT's form, with new rows beside old ones."""
     body, learned = adaptation_of(num_base, update, tie_output=tied)
     save_adaptation(tmp_path / "pack", learned, tokenizer_folder, body.config, note="x")
     found = load_adaptation(tmp_path / "pack", "space-1", "tr", 5)
@@ -215,44 +213,72 @@ def test_an_adaptation_comes_back(tokenizer_folder, tmp_path, num_base, update, 
     if update != "low-rank" or not num_base:
         files.add("embeddings.safetensors")
     assert manifest["files"].keys() == files
+
+
+def language_below(body, num_base):
+    """Another language of the same body, of as many rows as the base has."""
     _, _, language = made(body.config, seed=4)
-    rows_kept = {name: rows[: num_base or ROWS] for name, rows in language.embeddings.items()}
-    kept = replace(language, embeddings=rows_kept)
-    if num_base:
-        rows = whole(found, kept).embeddings["tokens"]
-        assert rows.equal(torch.cat([rows_kept["tokens"], learned.embeddings["tokens"]]))
-        with refuses("tr extends a vocabulary of 550 tokens, the model has 600, so its tokens"):
-            whole(found, language)
+    rows = {name: rows[:num_base] for name, rows in language.embeddings.items()}
+    return replace(language, embeddings=rows)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_new_rows_stand_behind_the_bases(tied):
+    body, learned = adaptation_of(550, "none", tie_output=tied)
+    below = language_below(body, 550)
+    rows = whole(learned, below).embeddings["tokens"]
+    assert rows.equal(torch.cat([below.embeddings["tokens"], learned.embeddings["tokens"]]))
+    with refuses("tr extends a vocabulary of 550 tokens, the model has 600, so its tokens"):
+        whole(learned, language_below(body, ROWS))
+
+
+@pytest.mark.parametrize(
+    "update, num_base, said",
+    [
+        ("none", 0, "has no LoRA of the body"),
+        ("none", 550, "has no LoRA of the body"),
+        ("whole", 0, "has no LoRA of the body"),
+        ("whole", 550, "has no LoRA of the body"),
+        ("low-rank", 0, "all of its token embeddings are new"),
+    ],
+)
+def test_what_peft_has_no_form_for_is_refused(tokenizer_folder, tmp_path, update, num_base, said):
+    body, learned = adaptation_of(num_base, update)
+    _, _, language = made(body.config, seed=4)
     save_model(tmp_path / "model", body, language, tokenizer_folder)
-    if update != "low-rank" or not num_base:
-        reason = "all of its token embeddings are new"
-        if update != "low-rank":
-            reason = "has no LoRA of the body"
-        with refuses(reason):
-            export_adapter(tmp_path / "model", tmp_path / "adapter", tmp_path / "pack")
-        assert not (tmp_path / "adapter").exists()
-    if update == "low-rank":
-        wider = made(config_of("llama", num_kv_heads=2, tie_output=tied))[1]
-        with refuses("changes layers.* which the body has not"):
-            check_fit("pack", whole(found, kept), wider)
-        with refuses("a strength of 75; give one above 0, at most 1"):
-            plug(made(body.config)[0], whole(found, kept), body, 75)
-        save_adaptation(tmp_path / "half", learned, tokenizer_folder, body.config, strength=0.5)
-        half = load_adaptation(tmp_path / "half").update
-        assert_equal(
-            updated(body.tensors, half), updated(body.tensors, learned.update, 0.5), atol=1e-6
-        )
-        tensors = load_file(tmp_path / "half/adapter_model.safetensors")
-        name = next(name for name in tensors if ".lora_B." in name)
-        save_file(
-            tensors | {name: tensors[name][:, :1].contiguous()},
-            tmp_path / "half/adapter_model.safetensors",
-        )
-        write_manifest(
-            tmp_path / "half", **{key: value for key, value in manifest.items() if key != "files"}
-        )
-        with refuses("no LoRA of this model .*are not of one rank"):
-            load_adaptation(tmp_path / "half")
+    save_adaptation(tmp_path / "pack", learned, tokenizer_folder, body.config)
+    with refuses(said):
+        export_adapter(tmp_path / "model", tmp_path / "adapter", tmp_path / "pack")
+    assert not (tmp_path / "adapter").exists()
+
+
+@pytest.mark.parametrize("num_base", [0, 550])
+def test_a_low_rank_update_is_plugged_into_what_it_fits(num_base):
+    body, learned = adaptation_of(num_base, "low-rank")
+    pack = whole(learned, language_below(body, num_base or ROWS))
+    _, wider, _ = made(config_of("llama", num_kv_heads=2))
+    with refuses("changes layers.* which the body has not"):
+        check_fit("pack", pack, wider)
+    with refuses("a strength of 75; give one above 0, at most 1"):
+        plug(made(body.config)[0], pack, body, 75)
+
+
+@pytest.mark.parametrize("num_base", [0, 550])
+def test_a_strength_is_written_into_the_low_rank_update(tokenizer_folder, tmp_path, num_base):
+    body, learned = adaptation_of(num_base, "low-rank")
+    save_adaptation(tmp_path / "half", learned, tokenizer_folder, body.config, strength=0.5)
+    half = updated(body.tensors, load_adaptation(tmp_path / "half").update)
+    assert_equal(half, updated(body.tensors, learned.update, 0.5), atol=1e-6)
+    manifest = read_manifest(tmp_path / "half")
+    del manifest["files"]
+    # One matrix of another rank than the others.
+    path = tmp_path / "half/adapter_model.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in tensors if ".lora_B." in name)
+    save_file(tensors | {name: tensors[name][:, :1].contiguous()}, path)
+    write_manifest(tmp_path / "half", **manifest)
+    with refuses("no LoRA of this model .*are not of one rank"):
+        load_adaptation(tmp_path / "half")
 
 
 @pytest.mark.parametrize(
