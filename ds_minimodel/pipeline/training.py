@@ -624,8 +624,8 @@ def losses_of(
             batch = sampler.batch(first, min(first + micro_size, share.stop))
         sums = module(to_device(to_tensors(batch), world.device)).double()
         terms = sums.new_tensor([batch["count"]])
-        values = torch.cat([terms, sums])
-        parts.append(torch.zeros_like(values) if is_filler else values)
+        of_batch = torch.cat([terms, sums])
+        parts.append(torch.zeros_like(of_batch) if is_filler else of_batch)
     totals = torch.stack(parts).sum(0)
     if data.size > 1:
         torch.distributed.all_reduce(totals, group=data.handle)
