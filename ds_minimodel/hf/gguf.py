@@ -327,7 +327,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Lazy]]:
             return np.frombuffer(self.data, dtype, int(count), int(offset))
 
     def header(tensor: Any) -> Lazy:
-        # Quantised weights become bf16, whose rounding is small beside theirs.
+        # Quantised weights become bf16, whose rounding is small beside that of the file.
         dtype = DTYPES.get(tensor.tensor_type.name, torch.bfloat16)
 
         def read() -> Tensor:

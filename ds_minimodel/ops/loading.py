@@ -90,7 +90,7 @@ def backend(op: str, device: str | torch.device = "cpu", dtype: torch.dtype = to
     Args:
         op: the operator's name, one of OPS.
         device: where its tensors are.
-        dtype: theirs.
+        dtype: of its tensors.
     """
     device = torch.device(device)
     kind = device_type(device)

@@ -69,7 +69,7 @@ class _Gather(torch.autograd.Function):
 
 
 def _sum(x: Tensor, group: Group) -> Tensor:
-    """Return the sum of the ranks' x; theirs stay as they are, which others may read."""
+    """Return the sum of the ranks' x, which stay as they are: others may read them."""
     total = x.clone(memory_format=torch.contiguous_format)
     if not x.is_meta:
         dist.all_reduce(total, group=group.handle)
