@@ -11,8 +11,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import DynamicCache
 
 from ds_minimodel.artifacts.base import keep_vocabulary, module_of
@@ -45,11 +47,11 @@ def main() -> None:
         count = ids_1S.shape[1]
         cache = DynamicCache()
 
-        def read(module=module, ids_1S=ids_1S, cache=cache) -> None:
+        def read(module: Any = module, ids_1S: Tensor = ids_1S, cache: Any = cache) -> None:
             with torch.inference_mode():
                 module(ids_1S, past_key_values=cache, logits_to_keep=1)
 
-        def write(module=module, ids_1S=ids_1S, count=count) -> None:
+        def write(module: Any = module, ids_1S: Tensor = ids_1S, count: int = count) -> None:
             module.generate(
                 ids_1S[:, :1],
                 attention_mask=torch.ones_like(ids_1S[:, :1]),

@@ -33,7 +33,7 @@ def lost(before: Row, after: Row) -> tuple[float, float]:
 def main() -> None:
     """Print the table."""
     untouched, *rows = read(LOG)
-    gains = {}
+    gains: dict[str, float] = {}
     print("| language, arm | right, of 500 | points lost | language, bits | gain | English, bits |")
     print("|---|---|---|---|---|---|")
     right = untouched["right"].count("1")
