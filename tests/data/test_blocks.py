@@ -59,7 +59,7 @@ def table_of(store, mode, seq_length):
     return list(zip(starts, lengths))
 
 
-def store_of(folder, docs, whole=False):
+def store_of(folder, docs, *, whole=False):
     """`docs` as lists of sentence lengths, </s> included; `whole`: without the </s> of blank
     lines.
     """

@@ -76,7 +76,7 @@ KINDS = {  # model, trainer, normaliser, pre-tokenizer
         models.BPE(),
         trainers.BpeTrainer,
         normalizers.NFC(),
-        pre_tokenizers.ByteLevel(False),
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
     ),
     "xlm-r": (
         models.Unigram(),

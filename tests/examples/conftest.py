@@ -101,7 +101,7 @@ def help_page():
     headings.
     """
 
-    def page(language, number, untranslated=False):
+    def page(language, number, *, untranslated=False):
         words = WORDS["en" if untranslated else language]
         sections = "".join(
             f'<h2 id="hd_{i}">{HEADINGS[language]} p{chr(97 + i)}{letters(number)}</h2>'

@@ -20,7 +20,7 @@ BEGIN = "<|begin|>"
 END = "<|end|>"
 
 
-def save_llama(text_file, folder, single, tied=True, template=None):
+def save_llama(text_file, folder, single, *, tied=True, template=None):
     """A Llama with digits as SmolLM2's, whose tokenizer puts texts as `single` has them. template:
     of chats.
     """
@@ -52,7 +52,7 @@ def save_llama(text_file, folder, single, tied=True, template=None):
 BERT_SIZES = {**SIZES, "type_vocab_size": 2, "layer_norm_eps": 1e-12}
 
 
-def make_bert(text_file, folder, lowercase=True, vocab_txt=False, **saving):
+def make_bert(text_file, folder, *, lowercase=True, vocab_txt=False, **saving):
     """A BERT with [PAD] at id 0 and [MASK] at 4, as Google's."""
     trained = BertWordPieceTokenizer(lowercase=lowercase)
     trained.train([str(text_file)], vocab_size=340, show_progress=False)

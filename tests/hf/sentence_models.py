@@ -12,7 +12,7 @@ from tests.helpers.foreign_models import make_bert, save_modernbert
 from .conftest import SIZES, make_roberta, make_xlm_r, randomise
 
 
-def save_sentence_model(source, folder, pooling="mean", dense=None, normalise=True, **settings):
+def save_sentence_model(source, folder, pooling="mean", dense=None, *, normalise=True, **settings):
     """Write a model over the encoder in `source` as sentence-transformers does.
 
     dense: outputs of a projection, tanh behind it. settings: of its Transformer.

@@ -30,7 +30,7 @@ def randomise(module, seed=0):
     return module
 
 
-def mlm_batch(padded=True, seed=0):
+def mlm_batch(*, padded=True, seed=0):
     """A masked-LM batch as the data part makes it, 2 to 4 positions read in each row."""
     draw = torch.Generator().manual_seed(seed)
     lengths = torch.tensor(LENGTHS if padded else (11,) * len(LENGTHS), dtype=torch.int32)
@@ -70,16 +70,16 @@ def without_read(batch, targets):
     }
 
 
-def classification_batch(padded=True):
+def classification_batch(*, padded=True):
     return {
-        **mlm_batch(padded),
+        **mlm_batch(padded=padded),
         "loss_positions": torch.zeros(4, 1, dtype=torch.int64),
         "targets": torch.tensor([[2], [0], [1], [1]]),
     }
 
 
-def qa_batch(padded=True):
-    return without_read(mlm_batch(padded), torch.tensor([[3, 7], [0, 0], [1, 4], [2, 2]]))
+def qa_batch(*, padded=True):
+    return without_read(mlm_batch(padded=padded), torch.tensor([[3, 7], [0, 0], [1, 4], [2, 2]]))
 
 
 def rows(batch, which, width=None):

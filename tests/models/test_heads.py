@@ -41,7 +41,7 @@ def make(kind, *settings, **dropout):
 def test_scores_losses_and_gradients_are_robertas(task, padded):
     kind, settings, theirs, head, batch_of = task
     model = make(kind, *settings)
-    batch = batch_of(padded)
+    batch = batch_of(padded=padded)
     theirs = model_cases.twin(theirs, model, head, num_labels=NUM_LABELS if settings else 2)
     output = theirs(batch["tokens"], model_cases.attention_mask(batch))
     if task is SPANS:
@@ -52,7 +52,7 @@ def test_scores_losses_and_gradients_are_robertas(task, padded):
     targets = batch["targets"]
     own_scores = model.logits(batch)
     if task is SENTENCES:
-        real = torch.full((4,), True)
+        real = torch.ones(4, dtype=torch.bool)
         classes_second = scores[..., None]
     else:
         classes_second = scores.masked_fill(~real[..., None], -torch.inf)

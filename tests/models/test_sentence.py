@@ -48,9 +48,9 @@ def model(request, family):
     return module.eval()
 
 
-def batch_of(model, padded=True):
+def batch_of(model, *, padded=True):
     """Four lines with what the head shall give for each."""
-    batch = mlm_batch(padded)
+    batch = mlm_batch(padded=padded)
     del batch["loss_positions"]
     head = model.body.config.head
     draw = torch.Generator().manual_seed(1)

@@ -28,7 +28,7 @@ def test_every_operator(name):
         for value in filter(torch.is_tensor, inputs):
             value.requires_grad_(value.is_floating_point())
         if name == "rotary":
-            inputs[1].requires_grad_(False)  # the table of angles
+            inputs[1].requires_grad_(requires_grad=False)  # the table of angles
         assert gradcheck(getattr(torch.ops.dsmm, name), inputs, fast_mode=True)
 
 

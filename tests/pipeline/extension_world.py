@@ -27,11 +27,11 @@ checkpoint: {{every: 2}}
 """
 
 
-def make_recipe(folder, tied=True):
+def make_recipe(folder, *, tied=True):
     """A world whose English a Llama knows; the recipe's path."""
     folder.mkdir(exist_ok=True)
     path = make_world(folder)
-    refer(save_llama(folder / "en.txt", folder / "theirs", "$A", tied), folder / "base", "en")
+    refer(save_llama(folder / "en.txt", folder / "theirs", "$A", tied=tied), folder / "base", "en")
     path.write_text(RECIPE.format(folder=folder))
     return path
 

@@ -52,7 +52,7 @@ def write_pairs(path, pairs):
     path.write_text("".join("\t".join(pair) + "\n" for pair in pairs))
 
 
-def save_sentence_model(folder, normalises=True, pooling="mean", seed=0, hidden=32):
+def save_sentence_model(folder, *, normalises=True, pooling="mean", seed=0, hidden=32):
     """Write a model as sentence-transformers does, with random weights."""
     torch.manual_seed(seed)
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]

@@ -117,7 +117,7 @@ MARKS = (
 ).split()
 
 
-def tokenizer_with(template, special=True, eos=EOS):
+def tokenizer_with(template, *, special=True, eos=EOS):
     """A vocabulary of bytes and of many families' marks, with lines as Gemma has them."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     model = models.BPE({byte: id for id, byte in enumerate(alphabet)}, [])
@@ -135,7 +135,7 @@ def tokenizer_with(template, special=True, eos=EOS):
 def test_the_end_of_an_answer_is_learned(name, special):
     """It is found by what the template writes, whatever kind of token it is."""
     template, expected, token = FAMILIES[name]
-    tokenizer = tokenizer_with(template, special)
+    tokenizer = tokenizer_with(template, special=special)
     dialogue = [
         {"role": role, "content": f"{role[0].upper()}{number}."}
         for number in (1, 2)

@@ -32,7 +32,7 @@ ROWS = 330
 def folder(request, tmp_path_factory):
     """Of a run to its end."""
     folder = tmp_path_factory.mktemp("extended")
-    done("run", make_recipe(folder, request.param))
+    done("run", make_recipe(folder, tied=request.param))
     return folder
 
 

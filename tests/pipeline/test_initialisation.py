@@ -126,7 +126,7 @@ engine: {{precision: fp32, micro_batch_size: 4}}
 def test_pairs_give_a_decoder_new_tokens_without_a_step(tied, tmp_path):
     recipe = make_world(tmp_path)
     write_pairs_of_text(tmp_path)
-    theirs = save_llama(tmp_path / "en.txt", tmp_path / "theirs", "$A", tied)
+    theirs = save_llama(tmp_path / "en.txt", tmp_path / "theirs", "$A", tied=tied)
     refer(theirs, tmp_path / "base", "en")
     recipe.write_text(DECODER.format(folder=tmp_path))
     done(f"run {recipe}")

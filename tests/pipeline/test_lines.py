@@ -126,7 +126,9 @@ def test_any_slices_are_parts_of_one_order():
 
 def test_a_share_of_samples_are_other_sides_with_the_same_targets():
     examples, targets = some_lines(500)
-    others = lines.Examples(examples.tokens + 1000, examples.bounds, examples.targets, False)
+    others = lines.Examples(
+        examples.tokens + 1000, examples.bounds, examples.targets, reads_start=False
+    )
     sampler = LineSampler(examples, targets, 10, seed=1, others=others, share=0.3)
     batch = sampler.batch(0, 500)
     is_other = batch["tokens"][:, 0] >= 1000

@@ -32,7 +32,7 @@ engine: {{precision: fp32, zero_stage: 0}}
 def test_a_training_takes_the_memory_that_was_planned(layers, width, tmp_path, monkeypatch):
     """Of 270 and 1,210 MB of fp32 weights."""
     path = make_world(tmp_path)
-    save_llama(tmp_path / "en.txt", tmp_path / "base", "$A", True)
+    save_llama(tmp_path / "en.txt", tmp_path / "base", "$A", tied=True)
     theirs = LlamaConfig.from_pretrained(tmp_path / "base")
     changed = {
         "num_hidden_layers": layers,

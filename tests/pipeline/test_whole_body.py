@@ -38,7 +38,7 @@ SETTINGS = [
 @pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
 def folder(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
-    err = done("run", make_recipe(folder, request.param), *SETTINGS)
+    err = done("run", make_recipe(folder, tied=request.param), *SETTINGS)
     assert err.count("bits per byte before") >= 3
     assert "LoRA, xx: " in err
     return folder

@@ -242,7 +242,7 @@ HOSTILE = (
 def test_nothing_in_a_text_is_a_link_an_image_or_a_tag():
     """Of labels and texts that a report quotes, wherever they stand."""
     table = Table(
-        HOSTILE, ["System", HOSTILE], [["A", Cell(HOSTILE, HOSTILE, True)]], notes=[HOSTILE]
+        HOSTILE, ["System", HOSTILE], [["A", Cell(HOSTILE, HOSTILE, best=True)]], notes=[HOSTILE]
     )
     blocks = [Heading(HOSTILE), Facts({HOSTILE: HOSTILE}), table, Plot("f.png", PNG, HOSTILE)]
     markdown = to_markdown("Title", blocks)

@@ -369,7 +369,11 @@ def test_nothing_that_is_learned_from_shares_a_side_with_a_held_out_line():
     entries = [Pair(f"entry {pair.target}", f"{pair.target} 7".upper()) for pair in pairs]
     numbers = [Pair(f"{pair.source} 12", f"{pair.target} 7") for pair in pairs]
     tests = [PairText("test", [Pair("THIS is the long line  of text ab", "etwas anderes")])]
-    texts = [PairText("a", pairs), PairText("b", planted), PairText("d", entries, True)]
+    texts = [
+        PairText("a", pairs),
+        PairText("b", planted),
+        PairText("d", entries, is_dictionary=True),
+    ]
     split = split_pairs([*texts, PairText("n", numbers)], tests)
     assert len(split.held_out[0].pairs) == 40
     assert not split.held_out[2].pairs

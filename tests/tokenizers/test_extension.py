@@ -75,7 +75,7 @@ def decoded(tokenizer, texts):
     )
 
 
-def extended(base, texts, out, number=NEW, guard=True):
+def extended(base, texts, out, number=NEW, *, guard=True):
     extend_tokenizer(
         base, ROWS, words_of(texts[1]), words_of(texts[0]) if guard else {}, out, number
     )

@@ -110,7 +110,7 @@ def measured(world):
     """{case: what a step of a split model takes beside what was planned}"""
     found = {}
     for name, (what, stage, precision) in MEASURED.items():
-        module = model(what, True)
+        module = model(what, dropout=True)
         run = run_config(zero_stage=stage, precision=precision)
         split_model(module, world.tensor)
         found[name] = measure_step(module, micro_batches(Sampler, run, world), run, world)

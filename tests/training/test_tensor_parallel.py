@@ -84,11 +84,11 @@ def test_losses_and_weights_are_those_of_one_rank(whole, seen, case):
 def test_clipping_and_dropout_show_in_the_losses(whole):
     """Else the comparisons above would prove nothing about them."""
     pretrain = tensor_ranks.run_config()
-    plain = whole("pretrain", True, pretrain)[1][-1]
-    silent = whole("pretrain", False, pretrain)[1][-1]
-    clipped = whole("pretrain", True, changed(pretrain, **tensor_ranks.CLIPPED))[1][-1]
+    plain = whole("pretrain", dropout=True, run=pretrain)[1][-1]
+    silent = whole("pretrain", dropout=False, run=pretrain)[1][-1]
+    clipped = whole("pretrain", dropout=True, run=changed(pretrain, **tensor_ranks.CLIPPED))[1][-1]
     unclipped_run = changed(pretrain, **{**tensor_ranks.CLIPPED, "clip": 0.04})
-    unclipped = whole("pretrain", True, unclipped_run)[1][-1]
+    unclipped = whole("pretrain", dropout=True, run=unclipped_run)[1][-1]
     assert abs(plain - silent) > 1e-3
     assert abs(clipped - unclipped) > 1e-4
 
