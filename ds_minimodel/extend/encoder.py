@@ -298,7 +298,7 @@ def _count_new_tokens(recipe: Recipe, config: ExtendConfig, layout: WorkdirLayou
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "tokenizer"
         keep_vocabulary(recipe.base, folder)
-        guard = guarded_words(recipe.languages.source, words)
+        guard = guarded_words(recipe.languages.source, config.language, words)
         most = recipe.tokenizer.vocab_size
         return max(1, count_new_pieces(folder, words, kept_words, most, guard))
 

@@ -61,7 +61,7 @@ def _rows(recipe: Recipe, base_tokenizer: Path) -> list[dict[str, Any]]:
         corpus = Corpus(layout.corpus(language))
         recipe_size = recipe.tokenizer.vocab_size if recipe.num_base else 0
         words = corpus.words()
-        guard = guarded_words(recipe.languages.source, words)
+        guard = guarded_words(recipe.languages.source, language, words)
         extension = read_extension(base_tokenizer, words, kept, max(SIZES[-1], recipe_size), guard)
         sizes = {*SIZES, recipe_size}
         # A short text has few pieces that occur often: their count gets a row, too.

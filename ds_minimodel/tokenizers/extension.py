@@ -11,6 +11,7 @@ cut are not taken.
 from __future__ import annotations
 
 import heapq
+import math
 import shutil
 import unicodedata
 from collections import Counter, defaultdict
@@ -27,6 +28,7 @@ from tokenizers import Tokenizer as Runner
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.vocabulary import MAX_UNKNOWN, MIN_OCCURRENCES, VocabularyManifest
+from ds_minimodel.tokenizers.guard import COMMON
 from ds_minimodel.tokenizers.losses import MAX_EQUAL, losses_of
 from ds_minimodel.tokenizers.tokenizer import (
     BYTE_OF_CHARACTER,
@@ -45,6 +47,10 @@ MAX_CUT = 1e-3
 # Words of a text, at least, by which its counts become frequencies: in a short one a piece that
 # occurs a few times looks frequent.
 MIN_TOTAL = 20_000
+# A guarded word also stands inside words that no list knows, such as names in programs: so many
+# times for each time that it stands alone.
+INSIDE = 3e-3
+MIN_INSIDE = 3  # letters of a piece that is looked for inside words
 # Pieces of a word that are looked at together, at most.
 _MAX_CHUNK = 32
 # Between the scores of a piece and of its parts: more than rounding, less than what chooses words.
@@ -273,6 +279,12 @@ def _is_letter_beyond_latin(character: str) -> bool:
 
 
 @cache
+def _is_sign(character: str) -> bool:
+    is_of_words = character in f"'’{WORD_START}\ufffd"
+    return not is_of_words and unicodedata.category(character)[0] in "PSN"
+
+
+@cache
 def _class(character: str) -> str:
     """Whether a character is of a word, a digit, a sign …; "▁" is of its own."""
     return (
@@ -315,6 +327,10 @@ class _Kind:
             and not (self._has_bytes and BYTES.fullmatch(string))
         )
 
+    def is_inside(self, string: str) -> bool:
+        """Whether a piece may stand inside a word."""
+        return string.startswith(self._inside)
+
     def text(self, string: str) -> str:
         """Return a piece without what says that it begins inside a word."""
         return string.removeprefix(self._inside)
@@ -323,10 +339,18 @@ class _Kind:
         """Whether a pre-token or piece has a letter of another script than Latin, or a part of
         one.
         """
-        if self.file.is_byte_level:
-            data = bytes(BYTE_OF_CHARACTER.get(character, 0) for character in string)
-            string = data.decode(errors="replace")
-        return any(map(_is_letter_beyond_latin, string))
+        return any(map(_is_letter_beyond_latin, self._decoded(string)))
+
+    def has_sign(self, string: str) -> bool:
+        """Whether a piece has a sign or digit other than an apostrophe."""
+        return any(map(_is_sign, self._decoded(self.text(string))))
+
+    def _decoded(self, string: str) -> str:
+        """Return a pre-token or piece as text; U+FFFD stands for a part of a character."""
+        if not self.file.is_byte_level:
+            return string
+        data = bytes(BYTE_OF_CHARACTER.get(character, 0) for character in string)
+        return data.decode(errors="replace")
 
     def joined(self, parts: Sequence[str]) -> str:
         return parts[0] + "".join(map(self.text, parts[1:]))
@@ -442,14 +466,28 @@ class _Candidates:
                 for chunk in kind.chunks(model.tokenize(word)):
                     for pair in {*pairwise(chunk)}:
                         self._in_guard[pair] = self._in_guard.get(pair, 0.0) + frequency
+        self._inside = _inside(self._frequencies)
 
     def _is_barred(self, parts: Parts, count: int) -> bool:
         """Whether no piece joins two that occur so often side by side in the text."""
         kind = self.kind
-        if self.is_foreign and len(parts) > 1 and not kind.is_beyond_latin(kind.joined(parts)):
+        string = kind.joined(parts)
+        if self.is_foreign and len(parts) > 1 and not kind.is_beyond_latin(string):
             return True
-        most = MAX_CUT * count / self.num_words
-        return parts in self._in_kept or self._in_guard.get(parts, 0.0) > most
+        # A list of words says nothing about signs.
+        if self._frequencies and not self.is_foreign and len(parts) > 1 and kind.has_sign(string):
+            return True
+        cut = self._in_guard.get(parts, 0.0)
+        if kind.is_inside(string):
+            cut += INSIDE * self._inside.get(kind.text(string), 0.0)
+        return parts in self._in_kept or cut > self._most_cut(count)
+
+    def _most_cut(self, count: int) -> float:
+        """Return how frequent guarded words may be, at most, that a piece cuts which occurs so
+        often: a count may lie two standard deviations above what is usual.
+        """
+        usual = max(0.0, math.sqrt(count) - 1) ** 2
+        return MAX_CUT * usual / self.num_words
 
     def extension(self, most: int) -> Extension:
         """Return the extension by at most so many pieces; UserError where much of the text stays
@@ -522,7 +560,7 @@ class _Candidates:
         counts = {string: uses[id] for string, id in ids_of.items()}
 
         for string, frequency in cut.items():
-            if frequency > MAX_CUT * counts[string] / self.num_words:
+            if frequency > self._most_cut(counts[string]):
                 lost.add(string)
         # Of a BPE the merges' counts were exact.
         if not kind.is_bpe:
@@ -559,6 +597,18 @@ def _guarded_parts(kind: _Kind, words: Mapping[str, float], is_foreign: bool) ->
         for part in parts:
             found[part] = max(found.get(part, 0.0), frequency)
     return found
+
+
+def _inside(frequencies: Mapping[str, float]) -> dict[str, float]:
+    """Return strings inside common pre-tokens, behind their first letter, and how frequent."""
+    inside: dict[str, float] = defaultdict(float)
+    for word, frequency in frequencies.items():
+        if frequency < COMMON or word != word.lower():
+            continue
+        ends = range(MIN_INSIDE + 1, len(word) + 1)
+        for string in {word[start:end] for end in ends for start in range(1, end - MIN_INSIDE + 1)}:
+            inside[string] += frequency
+    return dict(inside)
 
 
 def _refuse_other_cuts(file: TokenizerJson, words: Iterable[str]) -> None:

@@ -12,29 +12,36 @@ from importlib.metadata import version
 
 COMMON = 1e-6  # share of a text's words
 MIN_WORDS = 1_000  # of a text whose pieces are compared at all
+# A word that is so many times as frequent in the new language is one of that, which texts quote.
+QUOTED = 100
 
 
-def guarded_words(source: str, text: Mapping[str, int]) -> dict[str, float]:
-    """Return words of `source`, the code of a language, and how frequent they are in it.
+def guarded_words(source: str, target: str, text: Mapping[str, int]) -> dict[str, float]:
+    """Return words of `source` that are to be cut as before, and how frequent they are in it.
 
     Args:
         source: Code of the language that stays.
+        target: Code of the language that is added. Words that are QUOTED times as frequent in it
+            are left out.
         text: How often each word occurs in the text that new pieces are for.
 
     Returns:
-        Words with the space before them, common ones also capitalised and at a line's start; none
-        where wordfreq is not installed or lacks the language, or the text is too short to compare
+        Words with the space before them, common ones also in capitals and at a line's start; none
+        where wordfreq is not installed or lacks the source, or the text is too short to compare
         with.
     """
     if sum(text.values()) < MIN_WORDS:
         return {}
+    of_target = word_frequencies(target)
     guard = dict[str, float]()
     for word, frequency in sorted(word_frequencies(source).items()):
+        if of_target.get(word, 0.0) >= QUOTED * frequency:
+            continue
         guard[f" {word}"] = frequency
         if frequency >= COMMON:
-            guard[f" {word.capitalize()}"] = frequency
-            guard[word.capitalize()] = frequency
-            guard[word] = frequency
+            for form in {word, word.capitalize(), word.upper()}:
+                guard[f" {form}"] = frequency
+                guard[form] = frequency
     return guard
 
 

@@ -459,3 +459,28 @@ def test_what_was_counted_is_not_chosen_again(base, texts, tmp_path, monkeypatch
 
     written = [(tmp_path / name / JSON_FILE).read_bytes() for name in ("alone", "counted")]
     assert written[0] == written[1]
+
+
+def test_a_common_word_keeps_its_pieces_inside_words_that_no_list_has(other, texts, tmp_path):
+    planted = ["das Xreatboats", "das Yreatboats"] * 20  # such as a name in a program
+    write_lines(texts[1], [*GERMAN, *planted])
+    line = ["a zgreatboats b"]
+    before = open_tokenizer(other).encode(line)
+    unguarded = with_guard(other, texts, tmp_path / "unguarded", {})
+    assert unguarded.encode(line) != before
+    guarded = with_guard(other, texts, tmp_path / "guarded", {WORD: 1e-2})
+    assert guarded.encode(line) == before
+
+
+def test_a_list_of_words_lets_no_piece_join_signs(texts, tmp_path):
+    lines = ["(s) and (t), (s) or (t)", *ENGLISH]  # so that signs stand beside letters in pieces
+    unigram(lines * 9).save(str(tmp_path / JSON_FILE))
+    words = words_of(write_lines(texts[1], [*GERMAN, "die (Boot) und (Hafen)", "die (Boot)"]))
+
+    def with_signs(guard):
+        pieces = read_extension(tmp_path, words, {}, 60, guard).pieces
+        joined = [piece.string for piece in pieces if len(piece.parts) > 1]
+        assert joined
+        return [string for string in joined if "(" in string or ")" in string]
+
+    assert with_signs({}) and not with_signs({" zzz": 1e-6})

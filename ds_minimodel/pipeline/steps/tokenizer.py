@@ -59,7 +59,7 @@ def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
             kept_text=kept_words,
             out=out,
             new_pieces=section.vocab_size,
-            guard=guarded_words(recipe.languages.source, words),
+            guard=guarded_words(recipe.languages.source, language, words),
         )
 
     def train() -> None:
