@@ -217,7 +217,7 @@ def _refusal(
     schema: type[BaseModel],
     overrides: Sequence[str] = (),
 ) -> str:
-    """Return an `error` on values for `schema` as one line.
+    """Return the line that tells a user what `error` found in values for `schema`.
 
     It has the override, or file and line; the key; and what is wrong.
     """
@@ -247,22 +247,23 @@ def _refusal(
 
 
 def _first_fault(error: ValidationError, schema: type[BaseModel]) -> tuple[list[str], str]:
-    """Return (key path, what is wrong there) of the fault that others may follow from."""
+    """Return (key path, what is wrong there) of the fault that may have caused the others."""
 
-    def follows(fault: ErrorDetails) -> tuple[bool, bool]:
-        """Return what sorts first what chose the keys that there are, then unknown keys.
+    def rank(fault: ErrorDetails) -> tuple[bool, bool]:
+        """Return a sort key: the kind of body first, then unknown keys, then all other faults.
 
-        Where an unknown key is a misspelt one, the missing one follows from it.
+        The kind decides which keys there are. A misspelt key is unknown, and the right one missing.
         """
         return fault["loc"] != _CHOOSES_KEYS, fault["type"] != "extra_forbidden"
 
-    first, *others = sorted(error.errors(include_url=False), key=follows)
+    first, *others = sorted(error.errors(include_url=False), key=rank)
     where = [str(part) for part in first["loc"] if part not in ("tuple", "[key]")]
     section = schema
     within = where
     if where[:2] == ["finetune", "tasks"] and where[3:]:
         # Pydantic puts the kind of a task after its name.
-        section = KINDS[where.pop(3)].config
+        kind = where.pop(3)
+        section = KINDS[kind].config
         within = where[3:]
     message = reason_of(first)
     if first["type"] == "extra_forbidden":

@@ -48,8 +48,7 @@ class Languages(Section):
 class Recipe(Section):
     """A whole recipe, of the class that `recipe_class` makes for its kind of body.
 
-    One with a base is validated with that Base in its context, {"base": Base, "name": what a
-    command line has for the recipe} (reading.py).
+    reading.py validates it with the context {"base": Base or None, "name": as `name` below}.
     """
 
     workdir: Annotated[str, AfterValidator(check_workdir)]
@@ -95,9 +94,9 @@ class Recipe(Section):
         return [SYSTEMS[name] for name in names]
 
     def scored_as(self, system: System, language: str) -> System:
-        """Return the system whose scores in a language a system has.
+        """Return the system under which the scores of `system` in a language are stored.
 
-        In the source language that is the one that its body is named for.
+        Systems of one body have the same scores in the source language, which are stored once.
         """
         return SYSTEMS[system.body_name] if language == self.languages.source else system
 
@@ -161,14 +160,14 @@ class Recipe(Section):
         """Languages whose text is trained on; none where pairs are."""
         if self.learns_from_pairs:
             return []
-        # The source is, where a body is pretrained or a mini-model built, or step 2 reads it.
-        in_step_2 = any(self.adapt.of(system).reads_source for system in self.chosen_systems)
-        needs_source = self.base is None or self.builds_minis or in_step_2
-        return self.languages.all if needs_source else self.languages.targets
+        # A body is pretrained and a mini-model is built on text of the source; step 2 may read it.
+        step_2_reads = any(self.adapt.of(system).reads_source for system in self.chosen_systems)
+        reads_source = self.base is None or self.builds_minis or step_2_reads
+        return self.languages.all if reads_source else self.languages.targets
 
     @property
     def languages_kept(self) -> list[str]:
-        """Languages beside the targets whose text an extended vocabulary leaves as it is."""
+        """Languages beside the targets whose text an extended vocabulary cuts as before."""
         others = [language for language in self.data.text if language not in self.languages.targets]
         return others if self.num_base else []
 
@@ -176,9 +175,10 @@ class Recipe(Section):
     def languages_of_corpora(self) -> list[str]:
         """Languages whose text is read, to train on it or for a vocabulary."""
         kept = self.languages_kept
-        every = dict.fromkeys([*self.languages.all, *kept])
-        of_words = self.data.text if self.learns_from_pairs else self.languages_of_text
-        return [language for language in every if language in {*of_words, *kept}]
+        known = dict.fromkeys([*self.languages.all, *kept])
+        # Where pairs are trained on, text serves the vocabulary alone.
+        read = self.data.text if self.learns_from_pairs else self.languages_of_text
+        return [language for language in known if language in read or language in kept]
 
     def languages_of_task(self, name: str) -> list[str]:
         """Return the recipe's languages that the task `name` has test data in."""

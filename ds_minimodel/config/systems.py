@@ -41,8 +41,8 @@ class System:
         heads: where its body has heads; the deepest is the body's number of layers.
         body: the system whose body it takes instead of pretraining one.
         adapts_at: how many layers of the body step 2 runs.
-        builds_mini: whether step 1b trains new layers on top of mini.depth of the body's, which
-            step 2 runs instead.
+        builds_mini: whether step 1b builds a mini-model, new layers over the body's first
+            mini.depth ones, and step 2 runs that in place of the body.
         starts_from_base: whether it can take over a foreign body.
         trains: what of the body trains in step 2: "" nothing, "all" its weights, "low-rank" updates
             of its linear layers. With the latter two it cannot carry tasks over.
