@@ -16,12 +16,12 @@ import psutil
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.launch.process import STOPPING, number_in_environment
 
-# Variables that a process reads at its start. glibc gives large blocks back to the kernel and
-# faults them in again at every step unless told otherwise: a fifth to a half of the time of a
-# training step on a CPU. A thread of OpenMP that waits spins GOMP_SPINCOUNT times before it sleeps
-# (GNU's OpenMP, which torch brings; others know the policy only). Waking takes time: two threads
-# that spin are 1.1 to 1.4 times as fast as two that sleep; but only 0.1 to 0.4 times where other
-# processes compute on the same cores (benchmarks/threads.md).
+# Environment variables of a process that computes on the CPU, which reads them at its start. glibc
+# gives large blocks back to the kernel and faults them in again at every step unless told
+# otherwise: a fifth to a half of the time of a training step. A thread of OpenMP that waits spins
+# GOMP_SPINCOUNT times before it sleeps (GNU's OpenMP, which torch brings; others know the policy
+# only). Waking takes time: two threads that spin are 1.1 to 1.4 times as fast as two that sleep
+# (benchmarks/threads.md).
 CPU = {
     "MALLOC_MMAP_THRESHOLD_": str(8 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
@@ -30,8 +30,10 @@ CPU = {
     "GOMP_SPINCOUNT": "100000",
     "DS_ACCELERATOR": "cpu",
 }
-BESIDE_OTHERS = {"GOMP_SPINCOUNT": "0"}
-# From so many busy cores on others count as computing here.
+# These replace the ones above where other processes compute on the same cores: threads that spin
+# are only 0.1 to 0.4 times as fast there.
+CPU_BESIDE_OTHERS = {"GOMP_SPINCOUNT": "0"}
+# Other processes count as computing where this many cores are busy, or more.
 MIN_BUSY_CORES = 0.5
 
 # How many ranks are on this host, as torchrun and deepspeed set it.
@@ -89,7 +91,7 @@ def name_the_cpu() -> None:
 
 
 def cpu_settings(starting: int = 0) -> dict[str, str]:
-    """Return CPU, or what suits it where others compute on this machine now.
+    """Return environment variables for computing on the CPU, by whether others compute there now.
 
     Only what leaves the bits as they are may depend on that, so never the number of threads.
 
@@ -97,7 +99,7 @@ def cpu_settings(starting: int = 0) -> dict[str, str]:
         starting: how many ranks start beside this process; each may keep a core busy meanwhile.
     """
     if busy_cores() >= starting + MIN_BUSY_CORES:
-        return CPU | BESIDE_OTHERS
+        return CPU | CPU_BESIDE_OTHERS
     return CPU
 
 
@@ -117,7 +119,7 @@ def _program() -> list[str]:
 
 
 def restart_with_cpu_settings() -> None:
-    """Where there is no GPU, replace this process by one with `cpu_settings`, unless it has them.
+    """Replace this process by one with `cpu_settings` where there is no GPU and they are not set.
 
     A rank that a launcher started without OMP_NUM_THREADS gets its share of the host's cores.
     """

@@ -17,8 +17,8 @@ _PR_SET_PDEATHSIG = 1
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
-# The variables that a launcher sets, by which ranks meet.
-_MEETING = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+# The variables that a launcher sets for torch's rendezvous of the ranks.
+_RENDEZVOUS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 # Variables of Open MPI, and of MPICH and its kin.
 _MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -55,9 +55,9 @@ def number_in_environment(*names: str) -> int:
     return 0
 
 
-def check_meeting() -> None:
+def check_rendezvous() -> None:
     """Raise UserError where a rank is not told how many there are, or where to meet them."""
-    missing = [name for name in _MEETING if name not in os.environ]
+    missing = [name for name in _RENDEZVOUS if name not in os.environ]
     if missing:
         raise UserError(
             f"a launcher has set no {', '.join(missing)}; start ranks by --ranks, torchrun or "

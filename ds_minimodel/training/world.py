@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from ds_minimodel.common.errors import OtherRankError, UserError
-from ds_minimodel.launch.process import check_meeting, launched
+from ds_minimodel.launch.process import check_rendezvous, launched
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.ops.gpu import refuse, why_no_code
 from ds_minimodel.ops.parallel import SOLO, Group, split_world
@@ -133,7 +133,7 @@ def join_ranks(tensor_parallel: int = 1) -> World:
             dist.init_process_group(start.backend(), store=dist.HashStore(), rank=0, world_size=1)
             os.environ.setdefault("LOCAL_RANK", "0")
         else:
-            check_meeting()
+            check_rendezvous()
             name_interface()
         place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         rank_and_size = (

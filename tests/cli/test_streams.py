@@ -65,13 +65,13 @@ def test_a_rank_that_waits_for_others_says_so():
 
 
 def test_ranks_that_cannot_meet(monkeypatch):
-    from ds_minimodel.launch.process import check_meeting, rank_of_environment
+    from ds_minimodel.launch.process import check_rendezvous, rank_of_environment
 
     for name in ("WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RANK", "0")
     with refuses("a launcher has set no WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT"):
-        check_meeting()
+        check_rendezvous()
     monkeypatch.setenv("RANK", "")
     with refuses("RANK=: no number, as a launcher would set; unset RANK"):
         rank_of_environment()
