@@ -109,7 +109,7 @@ def note_holder(path: Path, work: str = "") -> None:
 def _locked(file: IO[str]) -> bool:
     """Lock an open file; return False where another process holds it.
 
-    It tries for longer than `holder`, which locks a file too, takes to look.
+    `holder` locks a file too, for some microseconds; this tries for longer than that.
     """
     for _ in range(5):
         with contextlib.suppress(BlockingIOError):
@@ -250,7 +250,7 @@ def read_model(path: str | Path, model: type[M], advice: str) -> M:
 
 
 def as_model(value: object, model: type[M], where: str | Path, advice: str) -> M:
-    """Return `value`, which was read from `where`, as a `model`; else as `read_model`."""
+    """Return `value`, which was read from `where`, as a `model`; see `read_model`."""
     try:
         return _adapter(cast(Hashable, model)).validate_python(value, strict=True)
     except ValidationError as error:
@@ -266,7 +266,7 @@ def _adapter(model: Hashable) -> TypeAdapter[Any]:
 
 
 def read_json_lines(path: str | Path) -> list[dict[str, Any]]:
-    """Return the values of a file of one JSON object a line; else as `read_model_lines`."""
+    """Return the values of a file of one JSON object a line; see `read_model_lines`."""
     return read_model_lines(path, dict[str, Any], "delete that line")
 
 
@@ -491,7 +491,7 @@ def write_manifest(folder: str | Path, **facts: object) -> None:
 
 
 def read_manifest(folder: str | Path, *, verify: bool = False) -> dict[str, Any]:
-    """Return the manifest of an artifact of any kind, as JSON; else as `read_artifact`."""
+    """Return the manifest of an artifact of any kind, as JSON; see `read_artifact`."""
     return read_artifact(folder, Manifest, verify=verify).model_dump(exclude_unset=True)
 
 

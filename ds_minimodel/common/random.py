@@ -169,7 +169,8 @@ def permute(index: ArrayLike, n: int, seed: int, epoch: ArrayLike) -> NDArray[np
     given, key = np.broadcast_arrays(np.asarray(index, dtype=np.uint64), epoch_key)
     assert (given < n).all()
     bits = max(2, (n - 1).bit_length())
-    round_keys = hash32(_FEISTEL_COUNTERS.reshape(-1, *[1] * key.ndim) + key)
+    # A key for each round and index: (rounds, …).
+    round_keys = hash32(np.add.outer(_FEISTEL_COUNTERS, key))
     permuted = given.copy()
     outside = np.ones(permuted.shape, bool)
     while outside.any():

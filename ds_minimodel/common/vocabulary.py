@@ -145,7 +145,8 @@ class Vocabulary:
             UserError: nothing ends a text.
         """
         eos = self.require("eos", needed_by)
-        return eos if self.bos is None else self.bos, eos
+        start = eos if self.bos is None else self.bos
+        return start, eos
 
     @property
     def num_pieces(self) -> int:
