@@ -95,9 +95,9 @@ def prepare(
         if not totals.documents[0]:
             raise UserError(f"{', '.join(map(str, text.files))}: no document has tokens; add text")
         # The outer folder's manifest lists the files of the inner one, which is finished first.
-        for store in reversed(range(len(folders))):
+        for index in reversed(range(len(folders))):
             files.write_manifest(
-                folders[store],
+                folders[index],
                 kind="token_store",
                 text=[*text.names] or names_of(paths),
                 tokenizer_sha256=tokenizer.sha256,
@@ -105,8 +105,8 @@ def prepare(
                 shard_bytes=shard_bytes,
                 whole_documents=text.whole_documents,
                 shards=totals.shards,
-                documents=totals.documents[store],
-                tokens=totals.tokens[store],
+                documents=totals.documents[index],
+                tokens=totals.tokens[index],
                 text_bytes=totals.bytes,
                 unknown_bytes=totals.unknown,
             )

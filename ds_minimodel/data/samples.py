@@ -19,6 +19,8 @@ from ds_minimodel.data.store import TokenStore
 # Tokens in memory while a table is built.
 CHUNK_TOKENS = 1 << 24
 _RECORD: np.dtype = np.dtype([("start", "<i8"), ("length", "<i4")])
+# Folder of the store of the held-out documents, in the folder of the others' store.
+HELD_OUT = "held_out"
 
 Spans = Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]
 
@@ -89,8 +91,9 @@ def _even(store: TokenStore, limit: int) -> Spans:
 
 
 def _whole_sentences(store: TokenStore, eos: int, limit: int, *, within_documents: bool) -> Spans:
-    """Yield starts and lengths, a chunk of the store at a time, each read from a block's start."""
+    """Yield starts and lengths of blocks that end where sentences do, of a chunk at a time."""
     assert CHUNK_TOKENS > limit
+    # Each chunk of the store begins where the last block of the one before has ended.
     start = 0
     while start < store.num_tokens:
         stop = min(start + CHUNK_TOKENS, store.num_tokens)
@@ -100,7 +103,7 @@ def _whole_sentences(store: TokenStore, eos: int, limit: int, *, within_document
             is_end[store.document_ends(start, stop) - start - 1] = True
         else:
             is_end = store.read(start, stop) == eos
-        starts, ends, done = _pack(
+        starts, ends, num_packed = _pack(
             is_end,
             limit,
             within_documents=within_documents,
@@ -108,7 +111,7 @@ def _whole_sentences(store: TokenStore, eos: int, limit: int, *, within_document
             is_last=stop == store.num_tokens,
         )
         yield start + starts, ends - starts
-        start += done
+        start += num_packed
 
 
 def _pack(
@@ -130,25 +133,25 @@ def _pack(
             could depend on what follows.
 
     Returns:
-        Starts and ends of the blocks, and how many tokens are used.
+        Starts and ends of the blocks, and how many tokens are packed.
     """
     ends = (np.flatnonzero(is_end) + 1).tolist()
     # Where a block must end: at a whole document's end, or else before the second of two </s>,
     # which is the blank line after a document.
-    blanks: list[int] = []
+    document_ends: list[int] = []
     if within_documents and whole_documents:
-        blanks = ends.copy()
+        document_ends = ends.copy()
     elif within_documents:
-        blanks = (np.flatnonzero(is_end[1:] & is_end[:-1]) + 1).tolist()
+        document_ends = (np.flatnonzero(is_end[1:] & is_end[:-1]) + 1).tolist()
     # One that is never reached, so that there always is a next one.
-    blanks.append(len(is_end) + limit)
+    document_ends.append(len(is_end) + limit)
     borders: list[tuple[int, int]] = []
     start = 0
     sentence = 0
     document = 0
     stop = len(is_end) if is_last else len(is_end) - limit
     while start < stop:
-        furthest = min(start + limit, blanks[document])
+        furthest = min(start + limit, document_ends[document])
         sentence = bisect.bisect_right(ends, furthest, sentence)
         end = ends[sentence - 1] if sentence else 0
         # A sentence longer than a block is cut.
@@ -156,7 +159,7 @@ def _pack(
             end = furthest
         borders.append((start, end))
         start = end
-        if end == blanks[document]:
+        if end == document_ends[document]:
             document += 1
             if not whole_documents:
                 # The blank line is in no block.
@@ -286,7 +289,3 @@ class MixedReader:
             replayed=replaced,
             learned=None if learned.all() else learned,
         )
-
-
-# Folder of the store of the held-out documents, in the folder of the others' store.
-HELD_OUT = "held_out"

@@ -5,8 +5,8 @@ A store is a folder of shards and a manifest. Shard 00000 is two files:
   00000.idx   a header (_HEADER), then int64 offsets into .bin: documents + 1 of them
 A document is its sentences, each ended by the vocabulary's end of text, </s>, and one more </s>:
 the blank line after it, which fairseq too writes as an empty sentence. A whole document is one
-text, which ends in </s> or was cut off. Where a store is masked, an id from the vocabulary's size
-on is that id less the size, of which nothing is learned.
+text, which ends in </s> or was cut off. In a masked store a token of which nothing is learned is
+written as its id plus the vocabulary's size.
 """
 
 from __future__ import annotations
@@ -218,16 +218,17 @@ class TokenStore:
         assert 0 <= start <= stop <= self.num_tokens
         shard = bisect.bisect_right(self._token_starts, start, hi=len(self._shards)) - 1
         id_bytes = self._dtype.itemsize
-        parts = []
+        data = b""
         while True:
-            first, end = self._token_starts[shard : shard + 2]
-            part = self._shards[shard].tokens(
-                (start - first) * id_bytes, (min(stop, end) - first) * id_bytes
-            )
-            parts.append(part)
-            start = end
-            if stop <= start:
-                return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), self._dtype)
+            shard_start = self._token_starts[shard]
+            shard_stop = self._token_starts[shard + 1]
+            first_byte = (start - shard_start) * id_bytes
+            last_byte = (min(stop, shard_stop) - shard_start) * id_bytes
+            data += self._shards[shard].tokens(first_byte, last_byte)
+            if stop <= shard_stop:
+                return np.frombuffer(data, self._dtype)
+            # The rest lies at the beginning of the next shard.
+            start = shard_stop
             shard += 1
 
     def document(self, index: int) -> tuple[int, int]:

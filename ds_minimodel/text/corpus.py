@@ -73,7 +73,7 @@ class CorpusManifest(files.Manifest):
         bytes: of both.
         dropped: how many documents were too short.
         counted: bytes of training whose words are counted.
-        repeated_lines: the share of lines of these that are there before.
+        repeated_lines: the share of their lines that repeat an earlier one.
     """
 
     text: list[str]
@@ -272,7 +272,7 @@ class _Totals:
             self._line_hashes.append(part.line_hashes)
 
     def repeated_lines(self) -> float:
-        """Return the share of the counted lines that are there before."""
+        """Return the share of the counted lines that repeat an earlier one."""
         hashes = np.concatenate(self._line_hashes)
         return 1 - len(np.unique(hashes)) / max(1, len(hashes))
 
@@ -300,8 +300,11 @@ def _sort_out(
         else:
             training.append(lines)
     texts = [b"".join(map(as_document, side)) for side in (training, held_out)]
-    # A share of the chunks, spread over all of them; the first one is among them.
-    is_counted = math.ceil((index + 1) * share_counted) > math.ceil(index * share_counted)
+    # Words are counted in a share of the chunks, spread evenly, the first one among them: in those
+    # at which the count that is due rises.
+    num_due_before = math.ceil(index * share_counted)
+    num_due = math.ceil((index + 1) * share_counted)
+    is_counted = num_due > num_due_before
     counted = training if is_counted else []
     hashes = [zlib.crc32(line.encode()) for lines in counted for line in lines if line.strip()]
     return _Part(
@@ -354,20 +357,21 @@ def draw_parts(text: Sequence[TextSource], max_bytes: int | None) -> list[Parts]
     if total <= max_bytes:
         return [()] * len(text)
     drawn: list[Parts] = []
-    # Bytes that are still to be drawn up to here: of many small files some give a block for others.
-    wanted = 0
+    # Each source adds its share to the bytes that are due, and what is drawn of it is taken off. Of
+    # many small files, one that gives a whole block so pays for the next ones, which give nothing.
+    due = 0
     for index, (source, size) in enumerate(zip(text, sizes, strict=True)):
-        wanted += max(1, max_bytes * size // total)
-        if wanted <= 0:
+        due += max(1, max_bytes * size // total)
+        if due <= 0:
             drawn.append(NOTHING)
         elif is_plain(source):
-            parts = _draw_blocks(size, wanted, index)
+            parts = _draw_blocks(size, due, index)
             drawn.append(parts)
-            wanted -= sum(end - start for start, end in parts)
+            due -= sum(end - start for start, end in parts)
         else:
-            drawn.append(((0, wanted),))
-            # It is read chunk by chunk, so that this is more at times.
-            wanted -= max(wanted, min(size, CHUNK_BYTES))
+            drawn.append(((0, due),))
+            # It is read by whole chunks, so at least one chunk is drawn.
+            due -= max(due, min(size, CHUNK_BYTES))
     return drawn
 
 
@@ -413,12 +417,16 @@ def _blocks(path: Path, file_index: int, parts: Parts) -> Iterator[Chunk]:
         for start, end in parts:
             file.seek(start)
             data = file.read(end - start)
-            is_whole = start == 0 and end == size
-            # The last mark is for one line without a space, of which all is taken.
+            begins_file = start == 0
+            ends_file = end >= size
+            # The best mark is taken that leaves some text. The last one, which is in all data, is
+            # for a line without a space, which is taken as a whole.
             for mark in (*CUTS, b""):
-                first = data.find(mark) + len(mark) if start else 0
-                last = data.rfind(mark) + len(mark) if end < size else len(data)
-                if data[first:last].strip() and (mark in data or is_whole):
+                if mark not in data and not (begins_file and ends_file):
+                    continue
+                first = 0 if begins_file else data.find(mark) + len(mark)
+                last = len(data) if ends_file else data.rfind(mark) + len(mark)
+                if data[first:last].strip():
                     yield Chunk(
                         path=f"{path} from byte {start + first:,}" if start else str(path),
                         file=file_index,

@@ -184,11 +184,13 @@ def _decoded(chunk: Chunk) -> str:
             f"{chunk.path}:{line_number}: not UTF-8 text ({error.reason}); convert the file, for "
             "example with iconv"
         ) from None
-    # A line that is longer than a chunk may have a CR inside; lines that end in CR are shorter on
-    # average.
-    are_cr_lines = "\n" not in text and len(text) < CHUNK_BYTES // 100 * text.strip().count("\r")
-    if chunk.line == 1 and are_cr_lines:
-        raise UserError(f"{chunk.path}:1: lines end in CR alone; convert the file: tr '\\r' '\\n'")
+    if chunk.line == 1 and "\n" not in text:
+        # One line that is longer than a chunk may have some CR inside; many of them end lines.
+        num_cr = text.strip().count("\r")
+        if len(text) < num_cr * (CHUNK_BYTES // 100):
+            raise UserError(
+                f"{chunk.path}:1: lines end in CR alone; convert the file: tr '\\r' '\\n'"
+            )
     return text
 
 
@@ -394,7 +396,7 @@ def _decompressed(file: IO[bytes], new_stream: Callable[[], Any]) -> Iterator[by
         new_stream: makes a decompressor.
 
     Raises:
-        OSError: something is no whole stream; NUL bytes behind one are none.
+        OSError: a stream is damaged or cut short. NUL bytes behind a stream are skipped.
     """
     data = file.read(COMPRESSED_BYTES)
     while data:

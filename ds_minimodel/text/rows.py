@@ -99,8 +99,8 @@ def fields_of_table(
 def rows_of_parquet(path: Path, columns: Sequence[str]) -> Rows:
     """Yield the rows of a Parquet file with those of the `columns` that it has.
 
-    Where it has none of them, that is one row of all columns without values. Some rows are in
-    memory at a time.
+    A file that has none of them gives one row of all its columns without values, by which a
+    message names these. A few rows are in memory at a time.
     """
     arrow = import_extra("pyarrow", "parquet")
     parquet = import_extra("pyarrow.parquet", "parquet")
@@ -168,8 +168,8 @@ def _lines(pieces: Iterable[bytes], path: Path) -> Iterator[bytes]:
 
 def document_of(row: Mapping[str, object], column: str, where: str) -> bytes:
     """Return a row's text as a document; no bytes where it is white space."""
-    chat = next((name for name in _CHATS if name in row and column not in row), None)
-    if chat:
+    chat = next((name for name in _CHATS if name in row), None)
+    if chat and column not in row:
         raise UserError(
             f"{where}: a chat ({chat!r}) and no text; name the file in data.chats (--chats), of a "
             "language that is added, or write each as one text in a column of its own, which "
