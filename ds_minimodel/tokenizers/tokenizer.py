@@ -210,8 +210,8 @@ class Tokenizer(ABC):
         known: set[int] = set()
         if self.drops:
             # Offsets of a vocabulary that drops characters are wrong, so each is encoded alone.
-            encoded = self.encode(list(text))
-            known.update(index for index, ids in enumerate(encoded) if ids)
+            ids_of_characters = self.encode(list(text))
+            known.update(index for index, alone in enumerate(ids_of_characters) if alone)
         else:
             for id, span in zip(*self.encode_with_offsets(text), strict=True):
                 if id != self.vocabulary.unk:
@@ -237,12 +237,7 @@ class Tokenizer(ABC):
         The space before a word counts. A special token with a role counts as it is spelt, another
         stands for no text.
         """
-        return [
-            len(piece) // len("<0x00>")
-            if BYTES.fullmatch(piece)
-            else len(piece.replace(WORD_START, " ").encode())
-            for piece in self.pieces()
-        ]
+        return [_num_bytes(piece) for piece in self.pieces()]
 
     def cut(self, pieces: Sequence[str], *, extend_this: bool = False) -> list[list[int]]:
         """Return the ids that each piece of another vocabulary is cut into.
@@ -252,8 +247,8 @@ class Tokenizer(ABC):
 
         Args:
             pieces: strings, as the other's `pieces` has them.
-            extend_this: the other has this one's pieces too, so that those that begin inside a
-                word are cut as they are there.
+            extend_this: whether the other extends this vocabulary; pieces that begin inside a word
+                are then cut as they are inside one, not as words.
         """
         byte_ids = {piece: id for id, piece in enumerate(self.pieces()) if BYTES.fullmatch(piece)}
         texts = [
@@ -264,6 +259,13 @@ class Tokenizer(ABC):
             if not ids:
                 ids += [byte_ids[byte] for byte in re.findall("<0x..>", piece) if byte in byte_ids]
         return cuts
+
+
+def _num_bytes(piece: str) -> int:
+    """Return the UTF-8 bytes of the text that a piece stands for."""
+    if BYTES.fullmatch(piece):
+        return len(piece) // len("<0x00>")
+    return len(piece.replace(WORD_START, " ").encode())
 
 
 def _joins(before: str, character: str) -> bool:
@@ -384,7 +386,7 @@ class JsonTokenizer(Tokenizer):
         return [[token.id for token in self._tokenizer.model.tokenize(piece)] for piece in pieces]
 
     def pieces(self) -> list[str]:
-        """Return the string of each id; one that is spelt as an earlier one has its id's name."""
+        """Return the string of each id; one whose spelling an earlier id has is <id N>."""
         special_ids = self.vocabulary.special_ids
         taken = {self._file.strings[id] for id in special_ids}
         pieces = []

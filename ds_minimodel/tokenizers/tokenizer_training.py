@@ -140,13 +140,14 @@ def _train_unigram(
     """Return the model's bytes and its layout."""
     special = {"unk": SPECIAL["unk"], **special}
     vocabulary = trained_layout(vocab_size, special, _LOSS_OF_UNIGRAM)
-    tokens: dict[str, Any] = {}
+    # SentencePiece's settings bos_id, bos_piece and so on; -1 is the id of a token that it leaves
+    # out. It would put the mask token before the pieces, so that one is added when all is done.
+    settings: dict[str, Any] = {}
     for role in SPECIAL:
         if role != "mask":
-            tokens[f"{role}_id"] = vocabulary.special.get(role, -1)
+            settings[f"{role}_id"] = vocabulary.special.get(role, -1)
             if role in special:
-                tokens[f"{role}_piece"] = special[role]
-    # The trainer would put the mask token before the pieces, so it is added when all is done.
+                settings[f"{role}_piece"] = special[role]
     num_trained = vocab_size - 1 if "mask" in special else vocab_size
     model = io.BytesIO()
     try:
@@ -159,7 +160,7 @@ def _train_unigram(
             input_sentence_size=input_sentences,
             shuffle_input_sentence=True,
             max_sentence_length=_MAX_LINE_BYTES,
-            **tokens,
+            **settings,
             minloglevel=2,
         )
     except RuntimeError as error:
@@ -255,13 +256,14 @@ def _train_byte_bpe(
     content["pre_tokenizer"] = split or _SPLIT
     tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
     tokenizer.decoder = decoders.ByteLevel()
-    first_tokens = {
+    # Special tokens get the first ids, but for the mask token, which is added behind the pieces.
+    string_of_id = {
         vocabulary.special[role]: string for role, string in special.items() if role != "mask"
     }
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - 1 if "mask" in special else vocab_size,
         min_frequency=2,
-        special_tokens=[first_tokens[id] for id in sorted(first_tokens)],
+        special_tokens=[string_of_id[id] for id in sorted(string_of_id)],
         initial_alphabet=alphabet,
         show_progress=False,
     )
