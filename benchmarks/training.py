@@ -146,7 +146,7 @@ def _contestant(name: str, work: TimedStep, recipe: Recipe) -> Trained:
                 True  # one graph for all layers, whatever their sites
             )
             for layer in module.body.layers:
-                vars(layer)["made_again"] = lambda *_: nullcontext()  # hooks would cut the graph
+                vars(layer)["recomputing"] = lambda *_: nullcontext()  # hooks would cut the graph
                 layer.compile()
         return _in_engine(module, work, recipe)
     if name == "hf-deepspeed":

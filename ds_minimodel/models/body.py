@@ -53,27 +53,27 @@ class Unpadding:
 
     def unpad(self, x_BSH: Tensor) -> Tensor:
         """Return the real tokens of x (B, S, H), (R, 1, H)."""
-        rows_RH = _Moved.apply(
-            x_BSH.flatten(0, 1), self.token_index_T, self.num_rows, _pick, _place
+        rows_RH = _MoveRows.apply(
+            x_BSH.flatten(0, 1), self.token_index_T, self.num_rows, _gather, _scatter
         )
         return rows_RH[:, None]
 
     def pad(self, x_R1H: Tensor) -> Tensor:
         """Return x (R, 1, H) in the padded layout, (B, S, H), zero where there is no token."""
-        placed_PH = _Moved.apply(
-            x_R1H[:, 0], self.token_index_T, self.batch_size * self.width, _place, _pick
+        rows_PH = _MoveRows.apply(
+            x_R1H[:, 0], self.token_index_T, self.batch_size * self.width, _scatter, _gather
         )
-        return placed_PH.unflatten(0, (self.batch_size, self.width))
+        return rows_PH.unflatten(0, (self.batch_size, self.width))
 
 
 # A function of rows, an index, and how many rows it shall return.
 _Move = Callable[[Tensor, Tensor, int], Tensor]
 
 
-class _Moved(torch.autograd.Function):
-    """Rows moved by `_pick` or `_place`.
+class _MoveRows(torch.autograd.Function):
+    """Rows moved by `move`, `_gather` or `_scatter`, and their gradients by `back`, the other one.
 
-    The index has no duplicates, so that each is the other's gradient, without atomic additions.
+    The index has no duplicates, so that gradients need no atomic additions.
     """
 
     @staticmethod
@@ -90,15 +90,18 @@ class _Moved(torch.autograd.Function):
         return ctx.back(grad, *ctx.saved_tensors, ctx.size), None, None, None, None
 
 
-def _pick(x_PH: Tensor, token_index_T: Tensor, num_rows: int) -> Tensor:
+def _gather(x_PH: Tensor, token_index_T: Tensor, num_rows: int) -> Tensor:
+    """Return the rows at an index, (R, H), with rows of zeros behind them."""
+    rows_TH = x_PH.index_select(0, token_index_T)
     if num_rows == len(token_index_T):
-        return x_PH.index_select(0, token_index_T)
-    picked_RH = x_PH.new_zeros(num_rows, x_PH.shape[1])
-    picked_RH[: len(token_index_T)] = x_PH.index_select(0, token_index_T)
-    return picked_RH
+        return rows_TH
+    rows_RH = x_PH.new_zeros(num_rows, x_PH.shape[1])
+    rows_RH[: len(token_index_T)] = rows_TH
+    return rows_RH
 
 
-def _place(x_RH: Tensor, token_index_T: Tensor, num_positions: int) -> Tensor:
+def _scatter(x_RH: Tensor, token_index_T: Tensor, num_positions: int) -> Tensor:
+    """Return rows put where an index says, (P, H), zero elsewhere."""
     return x_RH.new_zeros(num_positions, x_RH.shape[1]).index_copy_(
         0, token_index_T, x_RH[: len(token_index_T)]
     )
@@ -192,10 +195,6 @@ def init_weights(module: nn.Module) -> None:
         nn.init.normal_(module.weight, 0, INIT_STD)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
-
-
-def _drawn(*shape: int) -> Tensor:
-    return torch.empty(shape).normal_(0, INIT_STD)
 
 
 class Linear(nn.Linear):
@@ -385,22 +384,24 @@ class Layer(nn.Module, ABC):
         """Return the output of the feed-forward block."""
         inner = self.ffn_in(x_BQH)
         active = self.activate(inner)
-        with self.made_again(active, self.activate, inner):
+        with self.recomputing(active, self.activate, inner):
             return self.ffn_out(active)
 
-    def made_again(
+    def recomputing(
         self, x: Tensor, make: Callable[[Tensor], Tensor], given: Tensor
     ) -> AbstractContextManager:
-        """Return a context in which `x` is not kept for the backward pass, but made again.
+        """Return a context in which autograd keeps `given` in place of x, which is make(given).
+
+        The backward pass computes x again.
 
         Args:
-            x: what is saved for the backward pass there.
+            x: what autograd would keep there.
             make: what made it.
             given: what `make` made it of.
         """
         if x is given or self.recomputes:
             return nullcontext()
-        return _made_again(x, partial(make, given))
+        return _not_saved(x, partial(make, given))
 
     def forward(
         self,
@@ -434,7 +435,7 @@ class Layer(nn.Module, ABC):
             input_BQH = x_BQH
             if input_BSH is not x_BSH:
                 input_BQH = gather_rows(_padded(input_BSH, unpadding), read_BM)
-        with self.made_again(input_BSH, self.before_attention, x_BSH):
+        with self.recomputing(input_BSH, self.before_attention, x_BSH):
             projected, queries = self.qkv(input_BSH, input_BQH)
         projected = _padded(projected, unpadding)
         if queries is not None and read_BM is None:
@@ -459,8 +460,8 @@ class Layer(nn.Module, ABC):
         return self.join(x_BQH, self.attention_out(context_BQH), rows)
 
 
-def _made_again(x: Tensor, make: Callable[[], Tensor]) -> torch.autograd.graph.saved_tensors_hooks:
-    """Return a context in which `x` is not kept: the backward pass calls `make` for it."""
+def _not_saved(x: Tensor, make: Callable[[], Tensor]) -> torch.autograd.graph.saved_tensors_hooks:
+    """Return a context in which autograd does not keep `x`: its backward pass calls `make`."""
     storage = x.untyped_storage()._cdata
     size = x.numel()
 
@@ -511,11 +512,15 @@ class LanguagePack(nn.Module):
         super().__init__()
         num_rows = vocab_size - num_base
         for name in config.language_tensors:
-            width = () if name == "bias" else (config.hidden_size,)
-            start = torch.zeros(num_rows) if name == "bias" else _drawn(num_rows, *width)
-            self.register_parameter(name, nn.Parameter(start))
+            row_shape: tuple[int, ...] = ()
+            if name != "bias":
+                row_shape = (config.hidden_size,)
+            rows = torch.zeros(num_rows, *row_shape)
+            if name != "bias":
+                rows.normal_(0, INIT_STD)
+            self.register_parameter(name, nn.Parameter(rows))
             if num_base:
-                base = nn.Parameter(torch.zeros(num_base, *width), requires_grad=False)
+                base = nn.Parameter(torch.zeros(num_base, *row_shape), requires_grad=False)
                 self.register_parameter(BASE_ROWS + name, base)
         self.tied = "output" not in config.language_tensors
         self.num_base = num_base
@@ -569,20 +574,20 @@ class LanguagePack(nn.Module):
             targets_P: ids; IGNORED gives no loss.
         """
         return ops.linear_cross_entropy(
-            x_PH, table.rows, bias=self.bias_of(), targets=targets_P, base=table.base
+            x_PH, table.rows, bias=self.whole_bias(), targets=targets_P, base=table.base
         )
 
     def token_losses(self, x_PH: Tensor, table: Table, targets_P: Tensor) -> Tensor:
         """Return the cross-entropy of each target, (P,) float32, without a gradient."""
         return ops.token_losses(
-            x_PH, table.rows, bias=self.bias_of(), targets=targets_P, base=table.base
+            x_PH, table.rows, bias=self.whole_bias(), targets=targets_P, base=table.base
         )
 
     def log_sums(self, x_PH: Tensor, table: Table) -> Tensor:
         """Return the logarithms of the sums of the exponentials of `logits`, (P,) float32."""
         return self.logits(x_PH, table).float().logsumexp(-1)
 
-    def bias_of(self) -> Tensor | None:
+    def whole_bias(self) -> Tensor | None:
         """Return the output projection's bias, where there is one, a base's tokens first."""
         return torch.cat(self._rows("bias")[::-1]) if hasattr(self, "bias") else None
 

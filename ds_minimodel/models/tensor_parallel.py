@@ -113,7 +113,7 @@ class _Vocabulary(LanguagePack):
         return linear_cross_entropy(
             x_PH,
             table.rows,
-            bias=self.bias_of(),
+            bias=self.whole_bias(),
             targets=targets_P,
             rows=self.rows,
             group=self.group,
@@ -125,7 +125,7 @@ class _Vocabulary(LanguagePack):
         return ops.token_losses(
             x_PH,
             table.rows,
-            bias=self.bias_of(),
+            bias=self.whole_bias(),
             targets=targets_P,
             base=table.base,
             losses=of_part,

@@ -195,11 +195,11 @@ class LanguageModel(Model):
             batch = {**batch, "targets": learned}
         targets = batch["targets"].flatten()
         # A generator makes the heads' outputs one after the other, so that no two are held.
-        read = (
+        outputs = (
             head(x_BMH.flatten(0, 1))
             for head, x_BMH in zip(self.body.heads.values(), hidden, strict=True)
         )
-        losses = torch.stack([self.pack.cross_entropy(x_PH, table, targets) for x_PH in read])
+        losses = torch.stack([self.pack.cross_entropy(x_PH, table, targets) for x_PH in outputs])
         if teacher is not None:
             divergence = self._divergence(*teacher, hidden[-1], table)
             # Its value is reported as it is, and its gradient is weighted.
@@ -300,20 +300,10 @@ class TaskModel(Model):
         """Return the scores of the head, (B, labels) or (B, S, outputs)."""
         raise NotImplementedError
 
-    def where_all_is_seen(self, batch: Batch) -> Batch:
-        """Return a batch that reads a token which sees all: `<s>`, over a causal body the last."""
-        if not self.body.config.causal:
-            return batch
-        tokens_BS = batch["tokens"]
-        lengths_B = batch.get("lengths")
-        if lengths_B is None:
-            lengths_B = tokens_BS.new_full((len(tokens_BS),), tokens_BS.shape[1])
-        return {**batch, "loss_positions": lengths_B.long()[:, None] - 1}
-
     def read(self, batch: Batch) -> Tensor:
-        """Return what the scores are of, (B, M, H).
+        """Return the states that the scores are computed from, (B, M, H).
 
-        They are hidden states, or what the body's last head makes of them.
+        They are hidden states, or the outputs of the body's head where tasks read that.
         """
         (x_BMH,), _ = encode(self.pack, self.body, batch)
         for depth in self.body.head_depths:
@@ -372,7 +362,8 @@ class SequenceClassifier(TaskModel):
 
     def logits(self, batch: Batch) -> Tensor:
         """Return the scores of the labels, (B, labels)."""
-        batch = self.where_all_is_seen(batch)
+        if self.body.config.causal:
+            batch = {**batch, "loss_positions": _last_positions(batch)}
         x_B1H = self.read(batch)
         rows = Rows(batch["loss_positions"], self.body.dropout(batch.get("sample_keys")))
         sites = self.body.config.dropout_sites.task_head
@@ -384,6 +375,15 @@ class SequenceClassifier(TaskModel):
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the sum of cross-entropy over the examples."""
         return F.cross_entropy(logits.float(), targets[:, 0], ignore_index=IGNORED, reduction="sum")
+
+
+def _last_positions(batch: Batch) -> Tensor:
+    """Return the position of the last token of each row, (B, 1), the one that sees all others."""
+    tokens_BS = batch["tokens"]
+    lengths_B = batch.get("lengths")
+    if lengths_B is None:
+        lengths_B = tokens_BS.new_full((len(tokens_BS),), tokens_BS.shape[1])
+    return lengths_B.long()[:, None] - 1
 
 
 class SpanExtractor(TaskModel):

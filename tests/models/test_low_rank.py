@@ -51,11 +51,11 @@ def test_merged_weights_compute_what_the_updates_do(config):
     [CONFIGS[-1], CONFIGS[0].model_copy(update={"dropout": 0.1})],
     ids=lambda config: config.kind,
 )
-def test_what_cheap_functions_make_is_made_again(config, low_rank, dtype, monkeypatch):
+def test_what_cheap_functions_make_is_recomputed(config, low_rank, dtype, monkeypatch):
     """With the gradients that it has where it is kept, and less memory."""
     results = []
-    for made_again in (body._made_again, lambda *_: contextlib.nullcontext()):
-        monkeypatch.setattr(body, "_made_again", made_again)
+    for not_saved in (body._not_saved, lambda *_: contextlib.nullcontext()):
+        monkeypatch.setattr(body, "_not_saved", not_saved)
         module = masked_lm(config, VOCAB_SIZE)
         if low_rank:
             add_low_rank(module.body, 3, 1)

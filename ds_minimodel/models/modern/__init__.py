@@ -47,7 +47,7 @@ class Rotation(NamedTuple):
     original: float = 8192
 
 
-def _is_scaling(scaling: tuple[float, ...]) -> tuple[float, ...]:
+def _check_scaling(scaling: tuple[float, ...]) -> tuple[float, ...]:
     if scaling and (len(scaling) != 4 or scaling[1] > scaling[2]):
         raise ValueError(
             "give none, or factor, low, high and original, of which low is not above high"
@@ -140,7 +140,7 @@ class ModernConfig(BodyConfig):
         """{what: size} that the number of tensor-parallel ranks must divide."""
         sizes = {**super().split_sizes, "model.num_kv_heads": self.num_key_heads}
         if self.query_norm == "whole":
-            # The name is a part of the message that refuses to split it.
+            # One norm over all heads cannot be divided. The key becomes a part of the message.
             sizes[f"a norm that model.kind {self.kind} has over all heads, of which there is"] = 1
         return sizes
 
@@ -203,7 +203,7 @@ class GroupedConfig(ModernConfig):
     rotary_base: RotaryBase = 10_000.0
     """Rotary base."""
     rotary_scaling: Annotated[
-        tuple[Scale, ...], Field(strict=False), AfterValidator(_is_scaling)
+        tuple[Scale, ...], Field(strict=False), AfterValidator(_check_scaling)
     ] = ()
     """Llama 3.1's: factor, low and high frequency factors, original positions."""
 

@@ -120,7 +120,7 @@ class ModernLayer(Layer):
             keys = rows.keys(self.sites.attention_out)
             normed_BQH, x_BQH = self.ffn_norm.and_sum(attended_BQH, x_BQH, p=rows.p, row_keys=keys)
             # With dropout another kernel makes the norm, with other bits, so it is kept.
-            with nullcontext() if rows.p else self.made_again(normed_BQH, self.ffn_norm, x_BQH):
+            with nullcontext() if rows.p else self.recomputing(normed_BQH, self.ffn_norm, x_BQH):
                 outer_BQH = self.feed_forward(normed_BQH)
         else:
             x_BQH = x_BQH + rows.drop(attended_BQH, self.sites.attention_out)
