@@ -174,6 +174,7 @@ class GgufFile(Source):
             # No key says what scores are divided by; llama.cpp tells the 27B by its layers.
             is_27b = values["num_hidden_layers"] == 62
             values["query_pre_attn_scalar"] = hidden_size // heads if is_27b else width
+        # What is left was not asked for. It must change nothing, as a token that is not added.
         for key, value in self.facts.items():
             is_off = value is False and key.startswith("tokenizer.ggml.add_")
             if not is_off and not _IGNORED.match(key):
@@ -207,15 +208,15 @@ class GgufFile(Source):
 
         # A model of more layers than there are tensors is refused by what has called this.
         layers = range(min(config.num_layers, len(self.tensors)))
-        names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[self.kind.upper()], len(layers))
-        modules = [architecture.tokens, architecture.output, *architecture.head.values()]
+        gguf_names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[self.kind.upper()], len(layers))
+        hf_modules = [architecture.tokens, architecture.output, *architecture.head.values()]
         for parts in architecture.layer.values():
-            modules += [f"{architecture.layers}.{n}.{part}" for n in layers for part in parts]
-        hf_modules = {names.get_name(module): module for module in modules}
+            hf_modules += [f"{architecture.layers}.{n}.{part}" for n in layers for part in parts]
+        hf_module_of = {gguf_names.get_name(hf_module): hf_module for hf_module in hf_modules}
         headers = {}
         for name, lazy in self.tensors.items():
             module, _, ending = name.rpartition(".")
-            hf_module = hf_modules.get(module, module)
+            hf_module = hf_module_of.get(module, module)
             headers[f"{hf_module}.{ending}"] = self._as_in_transformers(module, lazy, config)
         return headers, self.path
 

@@ -33,15 +33,17 @@ from ds_minimodel.tokenizers.tokenizer import PROBES
 # Names of tensors that a language model does not read; those that a body alone does not.
 _UNUSED = re.compile(r"(^|\.)pooler\.|position_ids$|^cls\.seq_relationship\.|rotary_emb\.inv_freq$")
 _UNREAD_BY_BODIES = re.compile(rf"{_UNUSED.pattern}|^(cls|lm_head|head|decoder|vocab_\w+)\.")
-# A module of so many numbers may be made whatever the tensors are.
-_SMALL = 1_000_000
-# Share of the largest logit; fp32 leaves some 1e-6.
+# Numbers that a configuration may ask for beyond twice those that are stored.
+_MAX_EXCESS = 1_000_000
+# Logits may differ by this share of the largest one; fp32 leaves some 1e-6.
 _TOLERANCE = 1e-4
-# Rows of the vocabulary; tokens of the longer text, where no window is longer; tokens written.
+# Rows of the vocabulary that are compared.
 _ROWS = 96
+# Tokens of the longer of the texts that are compared, where no window is longer.
 _TOKENS = 48
+# Tokens that transformers writes.
 _WRITTEN = 8
-# Difference of a number of a vector; share of the largest score, where that is above 1.
+# Vectors, or scores, may differ by this share of their largest number, where that is above 1.
 _VECTOR_TOLERANCE = 1e-5
 _TEXTS = 200
 _TEXTS_OF_BATCH = 20
@@ -124,7 +126,8 @@ def compare_tensors(base: Foreign) -> Tensors:
 def _expected_module(base: Foreign, headers: Mapping[str, Lazy], where: Path) -> Any:
     """Return a module of transformers without memory.
 
-    UserError where it is larger by far than what is stored, before it takes minutes to make.
+    Raises:
+        UserError: it is larger by far than what is stored, and might take minutes to make.
     """
     config_name = base.source.config_path.name
     num_layers = base.config.num_layers
@@ -137,7 +140,7 @@ def _expected_module(base: Foreign, headers: Mapping[str, Lazy], where: Path) ->
     size = sum(parameter.numel() for parameter in expected.parameters())
     stored_size = sum(math.prod(lazy.shape) for lazy in headers.values())
     # Of a model for something else a later message says which tensor is missing.
-    if size > 2 * stored_size + _SMALL:
+    if size > 2 * stored_size + _MAX_EXCESS:
         raise UserError(
             f"{where}: {stored_size:,} numbers, where {config_name} describes a model of {size:,}"
         )
@@ -147,7 +150,7 @@ def _expected_module(base: Foreign, headers: Mapping[str, Lazy], where: Path) ->
 def _check_parameters(
     base: Foreign, hf_state: Mapping[str, Lazy], parameters: Mapping[str, Tensor], where: Path
 ) -> None:
-    """UserError where a parameter is missing, or stored otherwise than the configuration says."""
+    """Raise UserError for a parameter that is missing or not as the configuration says."""
     config_name = base.source.config_path.name
     # Of a parameter with two names either may be stored, or both.
     first_names: dict[int, str] = {}
@@ -170,7 +173,7 @@ def _check_parameters(
 
 
 def _check_others(base: Foreign, names: Collection[str], where: Path) -> None:
-    """UserError where one of the other tensors may change what is computed."""
+    """Raise UserError where one of the other tensors may change what is computed."""
     unread = _UNREAD_BY_BODIES if base.is_bare else _UNUSED
     for name in sorted(names):
         if not unread.search(name):
@@ -256,11 +259,13 @@ def _prove_logits(tensors: Tensors) -> None:
     asked = _note_what_is_asked(hf_config)
 
     def fill(module: torch.nn.Module, tensors: Mapping[str, Lazy], stack: str) -> None:
-        """Put in the layers that stand for the first ones, and the chosen rows of vocabularies."""
+        """Fill a small module: its layers from those chosen of `stack`, vocabularies by rows."""
         for name, parameter in module.state_dict().items():
-            index, _, rest = name.removeprefix(stack).partition(".")
-            is_of_layer = name.startswith(stack)
-            lazy = tensors.get(f"{stack}{layers[int(index)]}.{rest}" if is_of_layer else name)
+            stored = name
+            if name.startswith(stack):
+                index, _, rest = name.removeprefix(stack).partition(".")
+                stored = f"{stack}{layers[int(index)]}.{rest}"
+            lazy = tensors.get(stored)
             # Of a tensor with two names one may be missing.
             if lazy is not None:
                 is_whole = lazy.shape == parameter.shape
@@ -330,9 +335,14 @@ def _both_logits(
 def _check_alike(
     base: Foreign, asked: set[str], what: str, difference: float, limit: float
 ) -> None:
-    """UserError where transformers computes something else, or looked for a setting of the file.
+    """Raise UserError where transformers computes otherwise, or looked for an unknown setting.
 
-    asked: as of _note_what_is_asked. what: numbers that were compared. difference: the largest.
+    Args:
+        base: the model.
+        asked: as of _note_what_is_asked.
+        what: the numbers that were compared, for the message.
+        difference: the largest one.
+        limit: the largest difference that is taken.
     """
     path = base.source.config_path
     if not difference <= limit:
@@ -344,14 +354,13 @@ def _check_alike(
         raise not_computed(path, key, base.notes[key])
 
 
-def probe_texts(without: Collection[str] = (), count: int = _TEXTS) -> list[str]:
-    """Return texts of many scripts, the same each time.
+def probe_texts(without: Collection[str]) -> list[str]:
+    """Return _TEXTS texts of many scripts, the same each time.
 
     Their length rises; any model cuts the last ones.
 
     Args:
         without: words that do not occur, such as special tokens, which other texts become nowhere.
-        count: of texts.
     """
     words = [
         word
@@ -360,8 +369,8 @@ def probe_texts(without: Collection[str] = (), count: int = _TEXTS) -> list[str]
         if not any(token in word for token in without)
     ]
     texts = []
-    for index in range(count):
-        length = 1 + index // 10 if index < count - 4 else 1000
+    for index in range(_TEXTS):
+        length = 1 + index // 10 if index < _TEXTS - 4 else 1000
         first = 7 * index
         chosen = [words[position % len(words)] for position in range(first, first + length)]
         texts.append(" ".join(chosen))

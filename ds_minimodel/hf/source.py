@@ -12,7 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import torch
 from pydantic import Field
@@ -275,7 +275,7 @@ class _Index(Stored):
 
 
 class _Generation(Stored):
-    """Of generation_config.json what is used here."""
+    """The settings of a generation_config.json that are used here."""
 
     suppress_tokens: list[int] | None = None
 
@@ -308,7 +308,8 @@ def _id_count(path: Path) -> int:
     if isinstance(added, list):
         ids += [token.get("id") for token in added if isinstance(token, dict)]
     count = len(vocabulary) if isinstance(vocabulary, dict | list) else 0
-    return max([count, *(1 + id for id in ids if isinstance(id, int))])
+    largest_id = max((id for id in ids if isinstance(id, int)), default=-1)
+    return max(count, largest_id + 1)
 
 
 def tokenizer_of(folder: Path, **settings: Any) -> PreTrainedTokenizerBase:
@@ -331,8 +332,7 @@ def tokenizer_of(folder: Path, **settings: Any) -> PreTrainedTokenizerBase:
 
 def lowercased(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     """Make a tokenizer lowercase a text first, and return it."""
-    backend: Any = tokenizer
-    backend = backend.backend_tokenizer
+    backend = cast(Any, tokenizer).backend_tokenizer
     steps = [] if backend.normalizer is None else [backend.normalizer]
     backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
     return tokenizer
