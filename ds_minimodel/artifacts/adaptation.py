@@ -205,7 +205,7 @@ def load_adaptation(
 
 
 def _check_is_of(folder: Path, what: str, actual: object, expected: object) -> None:
-    """UserError where an adaptation is of another language or step than is known."""
+    """Raise UserError where an adaptation is of another language or step than is known."""
     if expected is not None and actual != expected:
         raise UserError(
             f"{folder}: the adaptation of {what} {actual} in the place of that of {expected}; "
@@ -216,7 +216,7 @@ def _check_is_of(folder: Path, what: str, actual: object, expected: object) -> N
 def _check_rows(
     folder: Path, manifest: AdaptationManifest, shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """UserError where embeddings are not rows for the ids that the manifest names."""
+    """Raise UserError where embeddings are not rows for the ids that the manifest names."""
     rows = manifest.rows
     tokens = shapes.get("tokens", ())
     matrix = (rows, *tokens[1:])
@@ -247,20 +247,19 @@ def _adapter_of(
         if part == LORA_A:
             adapter |= {f"{peft_module}.lora_A.weight": tensor for peft_module in modules}
             continue
-        first = 0
-        for peft_module, rows in split_rows(weight, modules, tensor.shape[0], config):
-            adapter[f"{peft_module}.lora_B.weight"] = tensor.rows(first, first + rows)
-            first += rows
+        # The rows of a joint lora_B lie one module after the other.
+        start = 0
+        for peft_module, num_rows in split_rows(weight, modules, tensor.shape[0], config):
+            end = start + num_rows
+            adapter[f"{peft_module}.lora_B.weight"] = tensor.rows(start, end)
+            start = end
     return adapter
 
 
 def _low_rank_of(
     adapter: LazyTensors, architecture: Architecture, scale: float
 ) -> dict[str, Tensor]:
-    """Return low-rank updates by the names of a body, out of PEFT's.
-
-    scale: of what they add, which goes into lora_B.
-    """
+    """Return low-rank updates by the names of a body, out of PEFT's; lora_B is times `scale`."""
     low_rank: dict[str, Tensor] = {}
     layers = {module.partition(".")[0] for module in _modules_in(adapter, architecture)}
     for layer in sorted(layers, key=int):
@@ -372,13 +371,13 @@ def plug(
             load_into(model, {name: tensor}, "body.")
 
 
-def keep_rows(model: nn.Module, base: Adaptation, num_base: int) -> None:
-    """Put the rows of the model's language that an extended language keeps into a module.
+def load_base_rows(model: nn.Module, base: Adaptation, num_base: int) -> None:
+    """Load the rows that an extended language has of the model's language into a module.
 
     Args:
         model: a module with such rows.
         base: the model's language.
-        num_base: how many rows are kept; 0 where the language extends none.
+        num_base: how many rows there are; 0 where the language extends none.
     """
     if num_base:
         load_into(model, base.embeddings, f"pack.{BASE_ROWS}")

@@ -117,10 +117,7 @@ def _fetched(api: Any, name: str, revision: str | None, only: Sequence[str]) -> 
 
 
 def _files_with(weights: str) -> list[str]:
-    """Return patterns of the names of all that a base needs.
-
-    weights: name of the file of its weights, or of their index.
-    """
+    """Return patterns of the names of all that a base needs, `weights` or their index included."""
     stem, suffix = os.path.splitext(weights.removesuffix(foreign.INDEX))
     parts = [f"{stem}-*-of-*{suffix}"] if weights.endswith(foreign.INDEX) else []
     others = (foreign.CONFIG, foreign.ADAPTER_CONFIG, GENERATION_FILE, foreign.CARD, weights)
@@ -203,9 +200,9 @@ def _read_config(place: Place, pooling: str | None = None) -> Foreign:
     return base
 
 
-_shared: contextvars.ContextVar[dict[Any, Any] | None] = contextvars.ContextVar(
-    "shared", default=None
-)
+# The modules of `shared_modules`; None outside of it.
+_Modules = dict[tuple[Place, torch.dtype | None], Any]
+_shared: contextvars.ContextVar[_Modules | None] = contextvars.ContextVar("shared", default=None)
 
 
 @contextlib.contextmanager
@@ -238,9 +235,10 @@ def module_of(model: str | Path, dtype: torch.dtype | None = None) -> Any:
 
 
 def check_base(model: str | Path, pooling: str | None = None) -> None:
-    """Raise UserError where a base is none, as far as is told without reading all of its weights.
+    """Raise UserError for a model that cannot be a base.
 
-    One that was made here, or checked before, is not looked at.
+    That is told without reading all of its weights. A model that was made here, or was checked
+    before, is not looked at.
 
     Args:
         model: as of place_of.

@@ -141,7 +141,7 @@ class Reference(files.Stored):
         return hashlib.sha256("".join(hashes).encode()).hexdigest()[:16]
 
     def check(self) -> None:
-        """Raise UserError where a file is another one now; one that was touched is read."""
+        """Raise UserError where a file has other content now; it is read if its stamp differs."""
         root = Path(self.path)
         if not root.is_dir():
             root = root.parent
@@ -360,7 +360,7 @@ def mark_as_model(folder: Path, body: BodyArtifact, pack: Adaptation, **facts: A
     files.write_manifest(
         folder,
         kind="model",
-        body=_described(body),
+        body=_body_file(body),
         language=pack.language,
         rows=pack.rows,
         steps=pack.steps,
@@ -370,7 +370,7 @@ def mark_as_model(folder: Path, body: BodyArtifact, pack: Adaptation, **facts: A
     )
 
 
-def _described(body: BodyArtifact) -> dict[str, Any]:
+def _body_file(body: BodyArtifact) -> dict[str, Any]:
     """Return the contents of a BodyFile."""
     return {
         "architecture": body.config.model_dump(),
@@ -413,7 +413,7 @@ def load_model(folder: str | Path) -> tuple[BodyArtifact, Adaptation]:
         model_type=manifest.model_type,
     )
     architecture = body.architecture
-    # What lies here by the names of a model here: all that transformers has no place for.
+    # What lies here by our own names of tensors: all that transformers has no place for.
     path = folder / (WEIGHTS if architecture is None else HEADS)
     entries = dict(open_tensors(path, MAKE_AGAIN).entries) if path.name in manifest.files else {}
     if source is not None:
@@ -454,7 +454,7 @@ def save_body(
     """
     facts |= {"model": os.path.relpath(model, folder), "made_of": identity(model)}
     with files.atomic_folder(folder) as temporary:
-        files.write_json(temporary / CONFIG, _described(artifact))
+        files.write_json(temporary / CONFIG, _body_file(artifact))
         save_tensors(temporary / WEIGHTS, artifact.tensors)
         files.write_manifest(temporary, kind=kind, space=artifact.space, **facts)
 
@@ -522,7 +522,7 @@ def _check_shapes(
     expected: Mapping[str, tuple[int, ...]],
     actual: Mapping[str, tuple[int, ...]],
 ) -> None:
-    """UserError that names the first tensor that is of another shape, missing or one too many."""
+    """Raise UserError for the first tensor that is of another shape, missing or one too many."""
     for name in sorted({*expected, *actual}):
         by_configuration = expected.get(name, "none")
         stored = actual.get(name, "none")
@@ -536,7 +536,7 @@ def _check_shapes(
 def load_task_model(module: nn.Module, model: BodyArtifact, folder: str | Path) -> None:
     """Put a task model into the module of its kind, all but the pack.
 
-    Args and errors are those of check_task_model.
+    Arguments and errors are as of check_task_model.
     """
     check_task_model(module, model, folder)
     load_into(module, model.tensors)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Protocol, Self, cast
 import numpy as np
 import torch
 
-from ds_minimodel.artifacts.adaptation import keep_rows, plug
+from ds_minimodel.artifacts.adaptation import load_base_rows, plug
 from ds_minimodel.artifacts.models import Adaptation, BodyArtifact
 from ds_minimodel.common.config import DECIDES_NOTHING, Section, Seed
 from ds_minimodel.common.names import Name
@@ -177,7 +177,7 @@ def whole_model(
     load_into(model, body.tensors, "body.")
     plug(model, pack, body)
     if base is not None:
-        keep_rows(model, base, pack.num_base)
+        load_base_rows(model, base, pack.num_base)
     split_model(model, world.tensor)
     return model.eval()
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from ds_minimodel.artifacts.adaptation import keep_rows, load_adaptation, plug, save_adaptation
+from ds_minimodel.artifacts.adaptation import load_adaptation, load_base_rows, plug, save_adaptation
 from ds_minimodel.artifacts.mini import prefix
 from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, load_body, load_model
 from ds_minimodel.common.files import read_artifact
@@ -162,7 +162,7 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
     world.broadcast_from_rank0(lambda: _save_first(context, step, body, source, first_folder))
     initial = load_adaptation(first_folder, frozen.space, language, 0)
     plug(module, initial)
-    keep_rows(module, source, initial.num_base)
+    load_base_rows(module, source, initial.num_base)
     split_model(module, world.tensor)
     # The predictions of a language model can be held where they were.
     if isinstance(module, trainable.LanguageModel):
