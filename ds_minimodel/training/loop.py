@@ -147,12 +147,11 @@ def train(
         trim()
         return values
 
-    def end_if(stopping: int, step: int) -> None:
-        if stopping:
-            save(step)
-            checkpoints.wait()
-            message = f"stopped after step {step} of {steps}; the same command goes on from there"
-            raise Stopped(stop.received or signal.SIGTERM, message)
+    def stop_after(step: int) -> None:
+        save(step)
+        checkpoints.wait()
+        message = f"stopped after step {step} of {steps}; the same command goes on from there"
+        raise Stopped(stop.received or signal.SIGTERM, message)
 
     loss_names = cast(list[str], module.loss_names)
     with (
@@ -177,7 +176,8 @@ def train(
             )
             if failed:
                 checkpoints.wait()
-            end_if(stopping, step)
+            if stopping:
+                stop_after(step)
             # Short blocks may leave a batch without a masked token.
             count = max(1, count)
             done = step + 1
@@ -189,11 +189,14 @@ def train(
                 metrics.report(done, scores)
             if done in snapshots.steps:
                 snapshots.take(done, read_masters(engine))
-            if (run.checkpoints.is_due(done) and done < steps) or done == run.schedule.stable_steps:
+            # A longer run goes on from where the rate begins to fall, so that is saved, too.
+            ends_stable_rate = done == run.schedule.stable_steps
+            if ends_stable_rate or (run.checkpoints.is_due(done) and done < steps):
                 save(done)
         checkpoints.wait()
         (stopping,) = world.sum(stop.received or 0)
-        end_if(stopping, done)
+        if stopping:
+            stop_after(done)
     weights = read_masters(engine)
     destroy(engine)
     world.replicated(lambda: _check_finite(weights, label))

@@ -63,7 +63,7 @@ def zero_memory(settings: Mapping[str, Any]) -> ZeroMemory:
 def accumulates_in_fp32(precision: str, zero_stage: int, accumulation: int) -> bool:
     """Return whether gradients of `accumulation` micro-batches are added up in fp32.
 
-    They else are added up in the precision in which they come.
+    Otherwise they are added up in the precision in which they come.
     """
     return precision == "bf16" and zero_stage > 0 and accumulation > 1
 
@@ -86,14 +86,16 @@ def needed_stage(
 ) -> int:
     """Choose the ZeRO stage at which a recipe's `execution` runs.
 
-    It is the recipe's, or another that gives the same with less work. The ends of parameters are an
-    exception on a CPU without AVX512: what fills no vector is rounded otherwise there.
+    It is the recipe's, or another that gives the same weights with less work. (On a CPU without
+    AVX512 the last few numbers of a parameter, which fill no vector, may be rounded otherwise.)
 
     On a CPU one replica has nothing to partition, but stages 1 and 2 copy gradients and weights as
-    if it had. They stay where stage 0 would round otherwise (sums of bf16 gradients, clipping), in
-    fp16, and where the recipe names settings of DeepSpeed's. At stage 0 the norm of clipped
-    low-precision gradients of parts comes out wrong: DeepSpeed 0.19.8 asks the gradients, not the
-    parameters, whether they are parts. Stage 1 costs no more.
+    if it had: stage 0 runs in their place. They stay where stage 0 would round otherwise (sums of
+    bf16 gradients, clipping), in fp16, and where the recipe names settings of DeepSpeed's.
+
+    Stage 1 runs in place of stage 0 where low-precision gradients are clipped under tensor
+    parallelism: at stage 0 their norm comes out wrong, because DeepSpeed 0.19.8 asks the gradients,
+    not the parameters, whether they are parts. Stage 1 costs no more.
 
     Args:
         execution: as the recipe has it.

@@ -46,7 +46,7 @@ def build_engine(
     """
     precision = run.execution.precision
     stage = run.execution.zero_stage
-    _hide(module, replicated, world.device, DTYPES[precision])
+    _make_buffers(module, replicated, world.device, DTYPES[precision])
     original = {
         name: parameter.detach().clone()
         for name, parameter in module.named_parameters()
@@ -69,8 +69,8 @@ def build_engine(
 
     engine = world.replicated(initialize)
     if stage == 0 and world.data.size == 1:
-        # It would copy all gradients out and back. It also makes those that are missing: all that
-        # trains must get one.
+        # The reduction would copy all gradients out and back. It also makes those that are missing,
+        # so all that trains must get one.
         engine.enable_backward_allreduce = False
     if stage == 0 and precision != "fp32":
         # DeepSpeed takes an optimizer step with zero gradients at start-up here (DeepSpeed#5151):
@@ -89,7 +89,7 @@ def _speed_up(optimizer: Any, stage: int, world: World) -> None:
     """Make stages 1 and 2 do what they do for each tensor for all of them at once."""
     # DeepSpeed takes eleven operators for each tensor, most of what a step of LoRA launches on a
     # GPU.
-    optimizer.has_overflow_partitioned_grads_serial = lambda: _spoiled(
+    optimizer.has_overflow_partitioned_grads_serial = lambda: _any_not_finite(
         gradient for group in optimizer.averaged_gradients.values() for gradient in group
     )
     # It takes two or three more for each in steps that are clipped. Where a replica has parts,
@@ -105,7 +105,7 @@ def _speed_up(optimizer: Any, stage: int, world: World) -> None:
 
         optimizer.get_grad_norm_direct = norm_of_norms
     if stage == 1 and world.data.size == 1:
-        # It would copy each gradient into a bucket, divide it by 1 and copy it out.
+        # The reduction would copy each gradient into a bucket, divide it by 1 and copy it out.
         optimizer.contiguous_gradients = False
         optimizer.reduce_independent_p_g_buckets_and_remove_grads = lambda parameter, group: None
 
@@ -142,12 +142,13 @@ class SkippingAdamW(torch.optim.AdamW):
     def step(self, closure: Any = None) -> Any:
         """Take a step, or none."""
         parameters = (parameter for group in self.param_groups for parameter in group["params"])
-        (spoiled,) = self.world.sum(int(_spoiled(parameter.grad for parameter in parameters)))
-        self.overflow = spoiled > 0
+        is_spoiled = _any_not_finite(parameter.grad for parameter in parameters)
+        (num_spoiled,) = self.world.sum(int(is_spoiled))
+        self.overflow = num_spoiled > 0
         return None if self.overflow else super().step(closure)
 
 
-def _spoiled(gradients: Iterable[torch.Tensor | None]) -> torch.Tensor:
+def _any_not_finite(gradients: Iterable[torch.Tensor | None]) -> torch.Tensor:
     """Return whether any gradient is not finite, (1,) bool."""
     known = [gradient for gradient in gradients if gradient is not None and gradient.numel()]
     if not known:
@@ -205,17 +206,17 @@ def gradient_norm(engine: deepspeed.DeepSpeedEngine, run: Run, world: World) -> 
     return float(norm)
 
 
-def _hide(
+def _make_buffers(
     module: torch.nn.Module, names: Collection[str], device: torch.device, dtype: torch.dtype
 ) -> None:
-    """Make buffers of parameters that stage 3 would partition and gather again at every step.
+    """Make buffers of the named parameters, which stage 3 would partition and gather at every step.
 
-    DeepSpeed neither moves nor casts buffers there.
+    DeepSpeed neither moves nor casts buffers there, so that is done here.
     """
-    hidden = {id(parameter) for name, parameter in module.named_parameters() if name in names}
+    chosen = {id(parameter) for name, parameter in module.named_parameters() if name in names}
     for owner in module.modules():
         for name, parameter in list(owner._parameters.items()):
-            if parameter is not None and id(parameter) in hidden:
+            if parameter is not None and id(parameter) in chosen:
                 fill(parameter)
                 del owner._parameters[name]
                 owner.register_buffer(name, parameter.detach().to(device, dtype), persistent=False)
@@ -229,7 +230,7 @@ def _filled_in_turn(module: torch.nn.Module) -> Iterator[None]:
     """
     waiting = [parameter for parameter in module.parameters() if hasattr(parameter, "source")]
     for parameter in waiting:
-        # Else it is sent to all ranks first.
+        # DeepSpeed sends a parameter of another status to all ranks first.
         vars(parameter)["ds_status"] = ZeroParamStatus.NOT_AVAILABLE
     if waiting:
         # Large weights come and go, and glibc's heap would keep the holes.
