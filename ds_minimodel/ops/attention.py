@@ -132,7 +132,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 fused_attention = differentiate(_forward, _setup_context, _backward)
 
 
-class _AroundSoftmax(torch.autograd.Function):
+class _UnfusedAttention(torch.autograd.Function):
     """Two products around masked_softmax, of q (B,N,Q,D), k and v (B,N,S,D).
 
     Of the tensors (B,N,Q,S) only the probabilities before dropout are kept: the backward pass
@@ -174,7 +174,7 @@ class _AroundSoftmax(torch.autograd.Function):
         return product(grad_scores, k), product(grad_scores.mT, q), grad_v, None, None, None
 
 
-def around_softmax(
+def unfused_attention(
     projected: Tensor,
     queries: Tensor | None,
     num_heads: int,
@@ -184,7 +184,7 @@ def around_softmax(
 ) -> Tensor:
     """Compute `attention` by two products around masked_softmax; arguments as of `attention`."""
     q, k, v = _parts(projected, queries, num_heads, _SplitHeads.apply, contiguous=True)
-    context_BNQD = _AroundSoftmax.apply(q, k, v, lengths, p, row_keys)
+    context_BNQD = _UnfusedAttention.apply(q, k, v, lengths, p, row_keys)
     return context_BNQD.transpose(1, 2).flatten(2)
 
 
@@ -257,11 +257,11 @@ def attention(
         row_keys = None
     if device_type(projected.device) == "cuda":
         if row_keys is not None:
-            return around_softmax(projected, queries, num_heads, lengths, p, row_keys)
+            return unfused_attention(projected, queries, num_heads, lengths, p, row_keys)
         if not projected.is_meta:
             return torch_attention(projected, queries, num_heads, lengths)
         # Of tensors without memory our operator keeps what torch's kernels keep on a GPU.
         return fused_attention(projected, queries, num_heads, lengths, p, row_keys)
     if backend("attention", "cpu", projected.dtype).startswith("compiled"):
         return fused_attention(projected, queries, num_heads, lengths, p, row_keys)
-    return around_softmax(projected, queries, num_heads, lengths, p, row_keys)
+    return unfused_attention(projected, queries, num_heads, lengths, p, row_keys)

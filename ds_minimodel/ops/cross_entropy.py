@@ -110,19 +110,19 @@ def _forward_by_chunks(x, weight, bias, targets, base, needs_x, needs_weight, ne
     """
     needs_grad = needs_x or needs_weight or needs_bias
     dtype = accumulation_dtype(x.dtype)
-    no_grad_logits = x.new_empty(0)
-    no_grad_x = x.new_empty(0)
+    unwanted_logits = x.new_empty(0)
+    unwanted_x = x.new_empty(0)
     if _is_one_chunk(x, base):
         logits_PV = product(x, weight.T)
         loss = _loss_and_logit_grad_(logits_PV, bias, targets, needs_grad)
-        grad_logits = logits_PV if needs_grad else no_grad_logits
-        no_grad_weight = x.new_empty(0, dtype=dtype)
-        no_grad_bias = x.new_empty(0, dtype=dtype)
-        return loss, grad_logits, no_grad_x, no_grad_weight, no_grad_bias
+        grad_logits = logits_PV if needs_grad else unwanted_logits
+        unwanted_weight = x.new_empty(0, dtype=dtype)
+        unwanted_bias = x.new_empty(0, dtype=dtype)
+        return loss, grad_logits, unwanted_x, unwanted_weight, unwanted_bias
 
     loss = x.new_zeros((), dtype=dtype)
     vocab_size = len(weight) + (0 if base is None else len(base))
-    grad_x = torch.empty_like(x) if needs_x else no_grad_x
+    grad_x = torch.empty_like(x) if needs_x else unwanted_x
     grad_weight = weight.new_zeros(weight.shape if needs_weight else 0, dtype=dtype)
     grad_bias = weight.new_zeros(vocab_size if needs_bias else 0, dtype=dtype)
     num_rows = _chunk_rows(x, base)
@@ -143,7 +143,7 @@ def _forward_by_chunks(x, weight, bias, targets, base, needs_x, needs_weight, ne
             grad_weight_NH=grad_weight if needs_weight else None,
             grad_bias_V=grad_bias if needs_bias else None,
         )
-    return loss, no_grad_logits, grad_x, grad_weight, grad_bias
+    return loss, unwanted_logits, grad_x, grad_weight, grad_bias
 
 
 def add_chunk_gradients(
@@ -223,11 +223,11 @@ def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
 
 
 def _backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
-    grads = _of_one_chunk(ctx, grad_loss) if ctx.one_chunk else _of_chunks(ctx, grad_loss)
-    return *grads, None, None, None, None, None
+    gradients = _gradients_of_one_chunk if ctx.one_chunk else _gradients_of_chunks
+    return *gradients(ctx, grad_loss), None, None, None, None, None
 
 
-def _of_one_chunk(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients_of_one_chunk(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
     """Return the gradients of x, weight and bias by that of the logits, which is kept."""
     needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
     grad_logits_PV, x_PH, weight_VH = ctx.saved_tensors
@@ -240,7 +240,7 @@ def _of_one_chunk(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
     return grad_x, grad_weight, grad_bias
 
 
-def _of_chunks(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients_of_chunks(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
     """Return the gradients of x, weight and bias, which the forward pass has made."""
     pairs = zip(ctx.saved_tensors, ctx.needs_input_grad[:3], strict=True)
     wanted = [grad if is_needed else None for grad, is_needed in pairs]

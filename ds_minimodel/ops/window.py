@@ -129,19 +129,9 @@ def _setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     num_heads, before, after, p, scale = ctx.settings
     keys_values, queries, positions, lengths, row_keys = ctx.saved_tensors
-    inputs = (
-        keys_values,
-        queries,
-        num_heads,
-        positions,
-        before,
-        after,
-        lengths,
-        p,
-        row_keys,
-        scale,
+    grads = _backward_op(
+        grad, keys_values, queries, num_heads, positions, before, after, lengths, p, row_keys, scale
     )
-    grads = _backward_op(grad, *inputs)
     return *grads, *(None,) * 8
 
 
@@ -228,13 +218,16 @@ def window_attention(
     num_keys = keys_values.shape[1]
     before = num_keys if window[0] is None else window[0]
     after = num_keys if window[1] is None else window[1]
-    scale = width**-0.5 if scale is None else scale
+    sees_all_before = before >= num_keys - 1
+    sees_all_after = after >= num_keys - 1
+    default_scale = width**-0.5
+    scale = default_scale if scale is None else scale
     heads_share = keys_values.shape[-1] != 2 * num_heads * width
-    if min(before, after) >= num_keys - 1 and not heads_share and scale == width**-0.5:
+    if sees_all_before and sees_all_after and not heads_share and scale == default_scale:
         return attention(keys_values, num_heads, lengths, p, row_keys, queries)
     if device_type(queries.device) == "cuda" and row_keys is None:
         all_queries = positions.shape == (num_keys,)
-        causal = all_queries and after == 0 and before >= num_keys - 1 and lengths is None
+        causal = all_queries and after == 0 and sees_all_before and lengths is None
         if not queries.is_meta:
             seen = None if causal else keys_in_window(num_keys, positions, before, after, lengths)
             return torch_window_attention(keys_values, queries, num_heads, seen, scale)
