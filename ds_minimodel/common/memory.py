@@ -1,6 +1,7 @@
 """What the C library does with freed blocks: return them to the system, or keep them."""
 
 import contextlib
+import contextvars
 import ctypes
 import gc
 from collections.abc import Iterator
@@ -32,17 +33,26 @@ def return_blocks() -> None:
     _call("mallopt", _M_MMAP_MAX, _MANY_BLOCKS)
 
 
+_keeps = contextvars.ContextVar("keeps", default=False)
+
+
 @contextlib.contextmanager
 def keeping_blocks() -> Iterator[None]:
     """Keep freed blocks, within the context, for passes that allocate the same again.
 
-    It saves the time in which the system fills the pages of a new block with zeros.
+    It saves the time in which the system fills the pages of a new block with zeros. Within another
+    one it does nothing.
     """
+    if _keeps.get():
+        yield
+        return
     trim()
     _call("mallopt", _M_MMAP_MAX, 0)
+    token = _keeps.set(True)
     try:
         yield
     finally:
+        _keeps.reset(token)
         return_blocks()
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ds_minimodel.common import files
+from ds_minimodel.common.memory import keeping_blocks
 from ds_minimodel.common.random import (
     Stream,
     draws,
@@ -266,13 +267,15 @@ def write_targets(
             file.flush()
             os.fsync(file.fileno())
 
-    for first in range(world.broadcast_from_rank0(begin), len(examples), BLOCK_LINES * data.size):
-        start = first + BLOCK_LINES * data.rank
-        block = part_of(examples, start, start + BLOCK_LINES)
-        gathered = dict(world.all_gather_object(partial(_with_rank, data.rank, outputs, block)))
-        blocks = [gathered[rank] for rank in sorted(gathered)]
-        world.broadcast_from_rank0(partial(append, blocks))
-        progress(min(first + BLOCK_LINES * data.size, len(examples)))
+    lines = BLOCK_LINES * data.size
+    with keeping_blocks():
+        for first in range(world.broadcast_from_rank0(begin), len(examples), lines):
+            start = first + BLOCK_LINES * data.rank
+            block = part_of(examples, start, start + BLOCK_LINES)
+            gathered = dict(world.all_gather_object(partial(_with_rank, data.rank, outputs, block)))
+            blocks = [gathered[rank] for rank in sorted(gathered)]
+            world.broadcast_from_rank0(partial(append, blocks))
+            progress(min(first + lines, len(examples)))
     facts = {"lines": len(examples), "size": size}
     world.broadcast_from_rank0(lambda: files.write_manifest(folder, kind="targets", **facts))
 

@@ -5,7 +5,6 @@ learns from them or is scored by them.
 from __future__ import annotations
 
 import gzip
-import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -19,7 +18,7 @@ from ds_minimodel.pipeline.layout import WorkdirLayout
 from ds_minimodel.text.corpus import count_words, words_of
 from ds_minimodel.text.pairs import Pair, PairCounts, PairText, read_pairs, split_pairs
 
-_FILE = "pairs.jsonl.gz"
+_FILE = "pairs.tsv.gz"  # white space of a pair is single spaces
 _LEVEL = 1  # of compression
 
 
@@ -58,12 +57,12 @@ class PairCorpus:
         self.training: list[PairText] = []
         self.held_out: list[PairText] = []
         self.tests: list[PairText] = []
-        with gzip.open(Path(folder) / _FILE, "rt", encoding="utf-8") as file:
+        with gzip.open(Path(folder) / _FILE, "rt", encoding="utf-8", newline="\n") as file:
             for facts in manifest.texts:
                 counts = PairCounts(**facts.counts)
                 empty = PairText(facts.name, [], facts.is_dictionary, counts)
-                training = [Pair(*json.loads(next(file))) for _ in range(facts.training)]
-                held_out = [Pair(*json.loads(next(file))) for _ in range(facts.held_out)]
+                training = [_pair(next(file)) for _ in range(facts.training)]
+                held_out = [_pair(next(file)) for _ in range(facts.held_out)]
                 if facts.role == "test":
                     self.tests.append(replace(empty, pairs=held_out))
                 else:
@@ -79,6 +78,11 @@ class PairCorpus:
     def lines(self) -> list[Pair]:
         """All that is long enough to train on."""
         return [pair for text in self.training for pair in text.lines]
+
+
+def _pair(line: str) -> Pair:
+    source, target = line.rstrip("\n").split("\t")
+    return Pair(source, target)
 
 
 def write_pairs(
@@ -106,7 +110,7 @@ def write_pairs(
             ]
             for role, training, held_out in listed:
                 for pair in (*training.pairs, *held_out.pairs):
-                    file.write(json.dumps(pair, ensure_ascii=False).encode() + b"\n")
+                    file.write("\t".join(pair).encode() + b"\n")
                 facts.append(
                     _TextFacts(
                         name=training.name,

@@ -11,7 +11,7 @@ import hashlib
 import re
 import unicodedata
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -43,7 +43,6 @@ class PairCounts:
     read: int = 0
     empty: int = 0
     equal: int = 0
-    too_long: int = 0
     repeated: int = 0
 
     def __str__(self) -> str:
@@ -51,7 +50,6 @@ class PairCounts:
         reasons = {
             "empty": "empty on a side",
             "equal": "equal on both sides",
-            "too_long": "longer than the model reads",
             "repeated": "there twice",
         }
         parts = [
@@ -88,7 +86,6 @@ def read_pairs(
     paths: Sequence[str | Path],
     languages: tuple[str, str],
     columns: tuple[str, str] | None = None,
-    fits: Callable[[list[str]], list[bool]] | None = None,
 ) -> list[PairText]:
     """Read files of pairs: tables, JSON lines, TMX, XLIFF, PO, dictionaries of dictd and StarDict.
 
@@ -98,7 +95,6 @@ def read_pairs(
         columns: names of the source's and the target's column in tables and JSON lines, or their
             numbers from 1 in a table without a header. By default columns are found by their
             language, and the two columns of a table without a header are source and target.
-        fits: says of sources whether the model reads all of each.
 
     Returns:
         A text for each file, of different pairs that hold something on both sides.
@@ -110,7 +106,7 @@ def read_pairs(
         raise UserError(f"pairs of {languages[0]} and {languages[0]}: two languages are expected")
     if columns is not None and columns[0] == columns[1]:
         raise UserError(f"the column {columns[0]!r} is named for both languages; name two")
-    texts = [_read_file(PairFile(Path(path), languages, columns), fits) for path in paths]
+    texts = [_read_file(PairFile(Path(path), languages, columns)) for path in paths]
     # Where two files have one name, each is called by its path.
     names = [text.name for text in texts]
     return [
@@ -119,7 +115,7 @@ def read_pairs(
     ]
 
 
-def _read_file(file: PairFile, fits: Callable[[list[str]], list[bool]] | None) -> PairText:
+def _read_file(file: PairFile) -> PairText:
     path = file.path
     source, target = file.languages
     if path.is_dir():
@@ -137,7 +133,7 @@ def _read_file(file: PairFile, fits: Callable[[list[str]], list[bool]] | None) -
         raise UserError(
             f"{path}: cannot be read ({error}); it is damaged, cut short or not readable"
         ) from None
-    pairs, counts = clean(found, fits)
+    pairs, counts = clean(found)
     if not pairs:
         raise UserError(
             f"{path}: holds no pair of {source} and {target} to learn from; "
@@ -157,14 +153,11 @@ def _read_file(file: PairFile, fits: Callable[[list[str]], list[bool]] | None) -
     return replace(text, is_dictionary=is_list or form in DICTIONARIES)
 
 
-def clean(
-    pairs: Iterable[tuple[str, str]], fits: Callable[[list[str]], list[bool]] | None = None
-) -> tuple[list[Pair], PairCounts]:
+def clean(pairs: Iterable[tuple[str, str]]) -> tuple[list[Pair], PairCounts]:
     """Leave out pairs that teach nothing; white space becomes single spaces.
 
     Args:
         pairs: as a file has them.
-        fits: as of read_pairs.
 
     Returns:
         The others in their order, and the counts.
@@ -185,18 +178,7 @@ def clean(
             repeated += 1
         else:
             kept[pair] = None
-    whole = list(kept)
-    if fits is not None:
-        short = fits([pair.source for pair in whole])
-        whole = [pair for pair, is_short in zip(whole, short, strict=True) if is_short]
-    counts = PairCounts(
-        read=read,
-        empty=empty,
-        equal=equal,
-        too_long=len(kept) - len(whole),
-        repeated=repeated,
-    )
-    return whole, counts
+    return [*kept], PairCounts(read=read, empty=empty, equal=equal, repeated=repeated)
 
 
 def _are_swapped(pairs: Sequence[Pair], languages: tuple[str, str]) -> bool:

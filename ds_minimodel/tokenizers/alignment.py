@@ -9,6 +9,7 @@ pairs alone decide, in fp64.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,11 +24,14 @@ DIAGONAL = 4.0  # how fast the prior falls with the distance of two places, each
 NO_WORD = 0.08  # prior of a piece that comes of none
 TOP = 5  # pieces that a row is made of; those as likely as the last count, too
 POWER = 2.0  # of a probability, by which its piece's row is weighted
+MAX_CELLS = 1 << 27  # of all pairs' tables; of more pairs a sample is taken
 _CELLS = 1 << 22  # of pairs' tables that are worked on at a time
+_TEXTS = 1 << 13  # that are encoded at a time
 _EQUAL = 1e-9  # probabilities that differ by less, relatively, are equal
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+_Ids = Sequence[int] | NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,8 @@ class Alignment:
 
 
 def align(
-    sources: Sequence[Sequence[int]],
-    targets: Sequence[Sequence[int]],
+    sources: Sequence[_Ids],
+    targets: Sequence[_Ids],
     rounds: int = ROUNDS,
 ) -> Alignment:
     """Find what each piece of the target is translated by: t(source | target) by EM.
@@ -64,8 +68,8 @@ def align(
     Returns:
         All that a piece may be translated by with the probabilities of the last round.
     """
-    no_word = 1 + max((max(ids) for ids in targets if len(ids)), default=-1)
-    num_sources = 1 + max((max(ids) for ids in sources if len(ids)), default=0)
+    no_word = 1 + max((int(np.max(ids)) for ids in targets if len(ids)), default=-1)
+    num_sources = 1 + max((int(np.max(ids)) for ids in sources if len(ids)), default=0)
     parts: list[_Part] = []
     keys = np.empty(0, np.int64)
     waiting: list[Ints] = []
@@ -122,7 +126,7 @@ class _Part:
 
     def place_keys(self, keys: Ints) -> None:
         """Replace its keys by their places among those of all parts."""
-        self.keys = np.searchsorted(keys, self.keys)
+        self.keys = np.searchsorted(keys, self.keys).astype(np.int32)
 
     def expected(self, probability: Floats) -> Floats:
         """How often each of its keys is expected to stand for a translation."""
@@ -144,8 +148,8 @@ def _prior(num_source: int, num_target: int) -> Floats:
 
 
 def _parts(
-    sources: Sequence[Sequence[int]],
-    targets: Sequence[Sequence[int]],
+    sources: Sequence[_Ids],
+    targets: Sequence[_Ids],
     no_word: int,
     num_sources: int,
 ) -> Iterator[tuple[_Part, Ints]]:
@@ -160,8 +164,8 @@ def _parts(
 
     for source, target in zip(sources, targets, strict=True):
         if len(source) and len(target):
-            candidates = np.array([*target, no_word], np.int64) * num_sources
-            tables.append((np.array(source)[:, None] + candidates).ravel())
+            candidates = np.append(target, no_word).astype(np.int64) * num_sources
+            tables.append((np.asarray(source)[:, None] + candidates).ravel())
             shapes.append((len(source), len(target)))
             num_cells += len(tables[-1])
             if num_cells >= _CELLS:
@@ -198,6 +202,45 @@ def mixtures(alignment: Alignment, top: int = TOP, power: float = POWER) -> Mixt
     return Mixtures(target, starts, alignment.source[chosen], weight / np.repeat(sums, sizes))
 
 
+def sample(
+    sources: Sequence[NDArray[np.int32]],
+    targets: Sequence[NDArray[np.int32]],
+    max_cells: int = MAX_CELLS,
+) -> list[int]:
+    """Choose the pairs to align: all, or of so many that memory is short for them a share, which
+    does not depend on their order.
+
+    Args:
+        sources: ids of each pair's source.
+        targets: ids of its target.
+        max_cells: largest sum of products of a pair's two lengths.
+
+    Returns:
+        Indices of pairs, in order.
+    """
+    cells = np.array(
+        [len(one) * (len(other) + 1) for one, other in zip(sources, targets, strict=True)]
+    )
+    if cells.sum() <= max_cells:
+        return [*range(len(cells))]
+    draws = [
+        zlib.crc32(target.tobytes(), zlib.crc32(source.tobytes()))
+        for source, target in zip(sources, targets, strict=True)
+    ]
+    order = np.argsort(draws, kind="stable")
+    count = np.searchsorted(np.cumsum(cells[order]), max_cells, side="right")
+    return sorted(order[:count].tolist())
+
+
+def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+    """The ids of each text; as arrays they take a tenth of the memory of lists."""
+    encoded: list[NDArray[np.int32]] = []
+    for first in range(0, len(texts), _TEXTS):
+        part = tokenizer.encode(texts[first : first + _TEXTS])
+        encoded += [np.array(ids, np.int32) for ids in part]
+    return encoded
+
+
 def align_tokenizers(
     of_source: Tokenizer, of_target: Tokenizer, pairs: Sequence[tuple[str, str]]
 ) -> Mixtures:
@@ -207,9 +250,10 @@ def align_tokenizers(
     Of a vocabulary that extends the source's its new pieces alone, counted from 0.
     """
     num_base = of_target.vocabulary.num_base
-    sources = of_source.encode([source for source, _ in pairs])
-    targets = of_target.encode([target for _, target in pairs])
-    alignment = align(sources, targets)
+    sources = _encoded(of_source, [source for source, _ in pairs])
+    targets = _encoded(of_target, [target for _, target in pairs])
+    chosen = sample(sources, targets)
+    alignment = align([sources[i] for i in chosen], [targets[i] for i in chosen])
     special = of_source.vocabulary.special_ids
     is_new = (alignment.target >= num_base) & ~np.isin(alignment.source, special)
     kept = Alignment(

@@ -75,6 +75,8 @@ SETTINGS_FILE = "tokenizer_config.json"
 # The folder of a model that has its vocabulary.
 VOCABULARY = "tokenizer"
 # How a piece spells the space before a word.
+_TEXTS_AT_ONCE = 1 << 12  # that are encoded
+
 WORD_START = "▁"
 # Special tokens of a vocabulary that is trained here, where no base has others, in fairseq's order
 # of the ids.
@@ -359,12 +361,17 @@ class JsonTokenizer(Tokenizer):
         Raises:
             UserError: the vocabulary names a token for what is unknown and has none.
         """
-        try:
-            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        # The library raises no kind of its own.
-        except Exception as error:
-            raise UserError(f"{self.path}: it cannot encode a text ({error})") from None
-        return [encoding.ids for encoding in encodings]
+        ids: list[list[int]] = []
+        # Beside the ids an encoding holds strings and places, many times their size.
+        for first in range(0, len(texts), _TEXTS_AT_ONCE):
+            part = list(texts[first : first + _TEXTS_AT_ONCE])
+            try:
+                encodings = self._tokenizer.encode_batch_fast(part, add_special_tokens=False)
+            # The library raises no kind of its own.
+            except Exception as error:
+                raise UserError(f"{self.path}: it cannot encode a text ({error})") from None
+            ids += [encoding.ids for encoding in encodings]
+        return ids
 
     def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
