@@ -1,7 +1,7 @@
 """Train a vocabulary for each language on its corpus, or take over that of a base."""
 
 import contextlib
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from ds_minimodel.artifacts.base import check_base, identity_of_base, keep_vocabulary
@@ -10,7 +10,7 @@ from ds_minimodel.config.schema import Recipe
 from ds_minimodel.pipeline.context import Context
 from ds_minimodel.pipeline.layout import WorkdirLayout
 from ds_minimodel.pipeline.pairs import words_of_pairs
-from ds_minimodel.pipeline.records import Job, read_record
+from ds_minimodel.pipeline.records import Job, difference_of, read_record
 from ds_minimodel.text.corpus import Corpus
 from ds_minimodel.tokenizers.extension import extend_tokenizer
 from ds_minimodel.tokenizers.guard import guard_of, guarded_words
@@ -45,12 +45,9 @@ def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
     kept = [layout.corpus(language) for language in recipe.languages_kept]
     corpora = [corpus] if language in recipe.languages_of_corpora else []
     pairs = [layout.pairs(language)] if language in recipe.data.pairs and base else []
-    made_by = section.recorded()
-    guard = _guard_of(out, made_by, recipe.languages.source) if recipe.num_base else None
 
     def extend() -> None:
         assert base is not None
-        _require_guard(out, guard, recipe.languages.source)
         words, kept_words = words_of_pairs(recipe, layout, language)
         extend_tokenizer(
             base,
@@ -77,36 +74,28 @@ def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
                 f"the objective {recipe.trained_by.name}"
             )
 
-    parents = [*corpora, *pairs]
-    if base is not None:
-        parents.append(base)
-    parents += kept
-    inputs: dict[str, Any] = {"tokenizer": made_by}
-    if guard:
-        inputs["guard"] = guard
-    return Job(out, inputs, parents, extend if recipe.num_base else train)
+    parents = [*corpora, *pairs, *filter(None, (base, *kept))]
+    inputs: dict[str, Any] = {"tokenizer": section.recorded()}
+    if not recipe.num_base:
+        return Job(out, inputs, parents, train)
+    return _guarded(Job(out, inputs, parents, extend), recipe.languages.source)
 
 
-def _guard_of(out: Path, made_by: dict[str, Any], source: str) -> str | None:
-    """Return the name of the list of words that guards a vocabulary.
+def _guarded(job: Job, source: str) -> Job:
+    """Add to a job's inputs the list of words that guards its vocabulary.
 
-    A vocabulary that is complete has the list that it was made with, so that it stays valid where
-    another list is installed, or none.
+    That is the one that is here; of a vocabulary that has nothing else to be made again for it is
+    the one that did, so that it stays valid where there is another list or none.
     """
-    # A damaged record is reported where it is judged.
+
+    def by(guard: str | None) -> Job:
+        return replace(job, inputs={**job.inputs, "guard": guard}) if guard else job
+
+    # A damaged record, or a parent that is not there, is told of where it is judged.
     with contextlib.suppress(UserError):
-        record = read_record(out)
-        if record and record.complete and out.is_dir() and record.inputs["tokenizer"] == made_by:
-            return record.inputs.get("guard")
-    return guard_of(source)
-
-
-def _require_guard(out: Path, guard: str | None, source: str) -> None:
-    """Raise UserError where other words guard here than those that `out` was made with."""
-    here = guard_of(source)
-    if here != guard:
-        raise UserError(
-            f"{out}: made with the words of {guard or 'no list'}, and here there are those of "
-            f"{here or 'none'}, by which other tokens would be chosen; install what is missing "
-            "(pip install 'ds_minimodel[pairs]'), or delete that folder and give --rebuild"
-        )
+        record = read_record(job.folder)
+        if record and record.complete and job.folder.is_dir():
+            as_made = by(record.inputs.get("guard"))
+            if not difference_of(as_made, record)[0]:
+                return as_made
+    return by(guard_of(source))
