@@ -70,6 +70,7 @@ class State(Stored):
         hours: Of the training.
         tokens: Of the training.
         steps: Of the training; 0 where none are chosen yet.
+        seconds_a_line: That scoring a line took.
         finished: The last training that has ended.
         written: {file: [size, time]} of its models.
     """
@@ -81,6 +82,7 @@ class State(Stored):
     hours: float | None = None
     tokens: int | None = None
     steps: int = 0
+    seconds_a_line: float | None = None
     finished: Finished | None = None
     written: dict[str, list[int]] = {}
 

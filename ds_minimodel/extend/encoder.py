@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import statistics
 import tempfile
 import time
 from dataclasses import replace
@@ -26,7 +25,6 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import (
     atomic_write,
     read_json,
-    read_json_lines,
     read_model,
     write_json,
 )
@@ -39,6 +37,7 @@ from ds_minimodel.evaluation.packs import plugged_module
 from ds_minimodel.evaluation.retrieval import CANDIDATES, Retrieval, RetrievalConfig, filled
 from ds_minimodel.extend.call import Call, adaptation_of
 from ds_minimodel.extend.config import ExtendConfig
+from ds_minimodel.extend.length import measured_rate
 from ds_minimodel.extend.recipe import MAX_PASSES, SPARE_STEPS, TIMED_STEPS, WARM_STEPS, batch_of
 from ds_minimodel.extend.written import write_models
 from ds_minimodel.launch.hosts import ranks_on_hosts
@@ -72,8 +71,9 @@ SYSTEMS = {None: "bl_base", "embeddings": "bl_base", "lora": "lora", "all": "ful
 REPLAY = 0.5  # of the samples are in the source, where the body trains
 ALIGNED_BY = "bl_base"  # before a mini-model is built, which nothing aligned needs
 MINI_STEPS = 600  # at most, that train new layers of a mini-model
+MINI_SHARE = 0.5  # of the steps of a training, at most; more would cost what the mini-model saves
 ACTIVATION_BYTES = 34 * 4  # of a token, for each layer and number of its width
-MICRO_BATCH_BYTES = 6e8
+MICRO_BATCH_BYTES = 3e8
 TRAINING_COST = 2.0  # of a line, where reading it costs 1
 
 _RECIPE = "the recipe of extend"  # as messages call it before it is a file
@@ -92,8 +92,8 @@ def extend_encoder(call: Call) -> None:
     if not call.state.steps:
         call.run(until="adapt")  # of no steps yet: the new rows as they are aligned
         write_models(call, None)
-        seconds = _score(call)
-        call.say(_aligned(call, seconds))
+        _score(call)
+        call.say(_aligned(call))
     if _set_length(call):
         call.run(until="adapt")
         write_models(call, None)
@@ -128,7 +128,7 @@ def _write_recipe(call: Call) -> None:
     steps = EPOCHS * -(-len(corpus.lines) // values["adapt"]["batch_size"])
     values["adapt"]["warmup_steps"] = max(1, min(WARM_UP_STEPS, steps // 10))
     if config.mini:
-        values["build_mini"]["steps"] = max(1, min(MINI_STEPS, steps))
+        values["build_mini"]["steps"] = _mini_steps(steps)
     if len(corpus.pairs) < FEW_PAIRS:
         call.say(
             f"{len(corpus.pairs):,} pairs are few: in German 1,000 found 60 % of lines aligned, "
@@ -188,6 +188,11 @@ def _first_values(config: ExtendConfig, body: BodyConfig, head: FinishedHead) ->
             "initialisation": "last",
         }
     return values
+
+
+def _mini_steps(steps: int) -> int:
+    """Return how many steps train a mini-model over which so many train a language."""
+    return max(1, min(MINI_STEPS, int(MINI_SHARE * steps)))
 
 
 def _ranks(config: ExtendConfig) -> int:
@@ -359,18 +364,19 @@ def _look(call: Call) -> None:
 # The training.
 
 
-def _score(call: Call) -> float:
-    """Score what is aligned; return the seconds that a line took."""
+def _score(call: Call) -> None:
+    """Score what is aligned, and note the seconds that a line takes, unless that is done."""
     began = time.monotonic()
     call.run(until="evaluate")
-    counted = 0
-    for task in call.recipe().finetune.tasks.values():
-        with open(task.test[call.config.language], "rb") as file:
-            counted += 4 * sum(1 for _ in file)  # both sides, by two models
-    return (time.monotonic() - began) / max(1, counted)
+    if call.state.seconds_a_line is None:
+        counted = 0
+        for task in call.recipe().finetune.tasks.values():
+            with open(task.test[call.config.language], "rb") as file:
+                counted += 4 * sum(1 for _ in file)  # both sides, by two models
+        call.note(seconds_a_line=(time.monotonic() - began) / max(1, counted))
 
 
-def _aligned(call: Call, seconds: float) -> str:
+def _aligned(call: Call) -> str:
     """Say what is found without training, and how long training will take."""
     recipe = call.recipe()
     found = []
@@ -393,7 +399,8 @@ def _aligned(call: Call, seconds: float) -> str:
         time_left = duration(call.config.hours)
     else:
         lines = _lines_of(call, recipe) + steps * recipe.adapt.batch_size * TRAINING_COST
-        time_left = f"about {duration(lines * seconds / 3600)}"
+        assert call.state.seconds_a_line is not None
+        time_left = f"about {duration(lines * call.state.seconds_a_line / 3600)}"
     return f"{said}; training goes on for {time_left}; Ctrl-C keeps {call.out / 'model'}"
 
 
@@ -448,6 +455,8 @@ def _set_length(call: Call) -> bool:
         recipe = call.recipe()
     if steps is None:
         steps = _steps_in(call, recipe)
+    elif steps and call.config.mini and not call.state.steps:
+        call.set("build_mini", "steps", _mini_steps(steps))
     if steps < call.state.steps:
         raise UserError(
             f"{call.path}: a training of {call.state.steps:,} steps is begun; a shorter one takes "
@@ -470,11 +479,7 @@ def _steps_in(call: Call, recipe: Recipe) -> int:
         call.set("adapt", "steps", max(_fewest_steps(recipe), first))
         call.run(until="adapt")
         recipe = call.recipe()
-    rows = read_json_lines(adaptation_of(recipe) / "run/metrics.jsonl")
-    rates = [row["tokens_per_second"] for row in rows if "tokens_per_second" in row]
-    steps_a_second = statistics.median(rates[WARM_STEPS:] or rates) / (
-        adapt.batch_size * adapt.seq_length
-    )
+    steps_a_second = measured_rate(recipe) / (adapt.batch_size * adapt.seq_length)
     steps = min(int(3600 * hours * steps_a_second), max(most, call.state.steps))
     steps = max(steps, recipe.adapt.steps)
     call.say(

@@ -6,6 +6,7 @@ import time
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json_lines
 from ds_minimodel.config.reading import load_recipe
+from ds_minimodel.config.schema import Recipe
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.extend.call import Call, TrainingBudget, adaptation_of
 from ds_minimodel.extend.recipe import BATCHES, MAX_PASSES, MIN_STEPS, WARM_STEPS
@@ -50,6 +51,15 @@ def set_length(call: Call, budget: TrainingBudget) -> None:
         call.set("adapt", "steps", steps)
 
 
+def measured_rate(recipe: Recipe) -> float:
+    """Return how many tokens a second a recipe's training took, by its steps so far; a sample is
+    counted as `adapt.seq_length` tokens.
+    """
+    rows = read_json_lines(adaptation_of(recipe) / "run/metrics.jsonl")
+    rates = [row["tokens_per_second"] for row in rows if "tokens_per_second" in row]
+    return statistics.median(rates[WARM_STEPS:] or rates)
+
+
 def _steps_in(call: Call, hours: float) -> int:
     """Train the first steps, and return how many fit into the hours by their time, less that of all
     that came before where this is the first call.
@@ -58,9 +68,7 @@ def _steps_in(call: Call, hours: float) -> int:
     recipe = call.recipe()
     adapt = recipe.adapt
     call.run(until="adapt")
-    rows = read_json_lines(adaptation_of(recipe) / "run/metrics.jsonl")
-    rates = [row["tokens_per_second"] for row in rows if "tokens_per_second" in row]
-    rate = statistics.median(rates[WARM_STEPS:])
+    rate = measured_rate(recipe)
     tokens_a_step = adapt.batch_size * adapt.seq_length
     trained = adapt.steps * tokens_a_step
     seconds = 3600 * hours

@@ -193,11 +193,14 @@ def _cost(run: curves.RunResults, system: str, language: str) -> str:
     FLOPs are those that are executed, as a share of those of training all weights.
     """
     costs = recipe_costs(run.recipe.model_copy(update={"systems": [system, "full"]}))
-    spent = sum(row["executed_eflops"] for row in costs if row["system"] == system)
+    of_system = {row["step"]: row["executed_eflops"] for row in costs if row["system"] == system}
+    spent = sum(of_system.values())
     of_all_weights = sum(row["executed_eflops"] for row in costs if row["system"] == "full")
     if not of_all_weights:
         return "no training"
     share = f"{100 * spent / of_all_weights:.0f} % of the FLOPs of training all weights"
+    if "build-mini" in of_system:
+        share += f", of which {100 * of_system['build-mini'] / spent:.0f} % made the mini-model"
     # The mini-model is trained on the source's text.
     names = (language, run.recipe.languages.source)
     losses = [loss for loss in run.losses if loss["system"] == system and loss["language"] in names]

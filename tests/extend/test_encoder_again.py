@@ -3,11 +3,15 @@ besides.
 """
 
 import json
+import re
 import shutil
 import signal
 
+import numpy as np
 import pytest
 import torch
+from ruamel.yaml import YAML
+from sentence_transformers import CrossEncoder
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -109,8 +113,18 @@ def test_a_mini_model_is_built_after_the_aligned_model_stands(folder):
     assert found(out / "model") > 0.9
     assert not (out / "run/build-mini").exists()
     aligned = (out / "model/model.safetensors").read_bytes()
-    call(folder, "mini", tokens=3000, mini="1+1")
+    state = json.loads((out / "call.json").read_text())
+    # As if a line had taken a minute: the call that goes on scores nothing, and measures nothing.
+    (out / "call.json").write_text(json.dumps({**state, "seconds_a_line": 60.0}))
+    said = call(folder, "mini", tokens=3000, mini="1+1")
+    (line,) = (line for line in said if line.startswith("aligned: "))
+    assert re.search(r"training goes on for about [\d.]+ h;", line)
     assert (out / "run/adapt/minipost/xx/pack").exists()
+    recipe = YAML(typ="safe").load(out / "recipe.yaml")
+    assert recipe["build_mini"]["steps"] <= recipe["adapt"]["steps"] / 2
+    page = (out / "run/report/report.md").read_text()
+    share = re.search(r"(\d+) % of the FLOPs of training all weights, of which (\d+) % made", page)
+    assert int(share[1]) < 75 and 10 < int(share[2]) < 50
     assert found(out / "model") > 0.9
     assert (out / "model/model.safetensors").read_bytes() != aligned
 
@@ -131,12 +145,12 @@ def test_another_file_of_pairs_is_refused(folder):
         call(folder, "other", pairs=[folder / "mine.tsv"], tokens=0)
 
 
-def save_classifier(folder, base):
+def save_classifier(folder, base, labels=3):
     """Write a classifier over the body of a model of vectors, whose labels hang on words."""
     shutil.copytree(
         base, folder, ignore=shutil.ignore_patterns("modules.json", "[0-9]_*", "*.safetensors")
     )
-    config = BertConfig.from_pretrained(base, num_labels=3)
+    config = BertConfig.from_pretrained(base, num_labels=labels)
     torch.manual_seed(0)
     model = BertForSequenceClassification(config)
     model.bert.load_state_dict(BertModel.from_pretrained(base).state_dict(), strict=False)
@@ -185,6 +199,41 @@ def test_a_classifier_learns_a_language_toward_its_own_labels(folder):
     after = labels_of(folder / "classified/model", [text for _, text in pairs])
     share = sum(map(str.__eq__, after, right)) / len(right)
     assert share == pytest.approx(trained["score"] / 100, abs=0.05)  # there in bf16
+
+
+def scores_of(folder, pairs):
+    """What a cross-encoder gives for pairs of texts."""
+    return CrossEncoder(str(folder), device="cpu").predict(pairs, activation_fn=torch.nn.Identity())
+
+
+def test_a_cross_encoder_is_aligned_and_not_trained(folder):
+    base = save_classifier(folder / "cross", folder / "base", labels=1)
+    said = call(folder, "crossed", model=base, tokens=3000)
+    assert [line for line in said if line.startswith("aligned: nothing is held out")]
+    assert "no training" in (folder / "crossed/run/report/report.md").read_text()
+    lines = pairs_of(60, seed=12)
+    shifted = [*lines[1:], lines[0]]
+    sources = [(one, other) for (one, _), (other, _) in zip(lines, shifted, strict=True)]
+    targets = [(one, other) for (_, one), (_, other) in zip(lines, shifted, strict=True)]
+    right = scores_of(base, sources)
+    before = np.corrcoef(right, scores_of(base, targets))[0, 1]
+    after = np.corrcoef(right, scores_of(folder / "crossed/model", targets))[0, 1]
+    assert before < 0.5 < 0.9 < after
+    assert (scores_of(folder / "crossed/model", sources) == right).all()
+
+
+def test_headings_find_their_pages(folder):
+    """A document's heading is some words of its text."""
+    documents = [
+        "\n".join([" ".join(text.split()[:5]), text, f"{text} {text}"])
+        for _, text in pairs_of(30, seed=13)
+    ]
+    (folder / "pages.txt").write_text("\n\n".join(documents))
+    call(folder, "pages", text=[folder / "pages.txt"], tokens=0)
+    (row,) = read_json(folder / "pages/run/evaluate/bl_base/xx/headings/seed-1/scores.json")
+    assert row["queries"] == row["candidates"] == 30
+    assert row["score"] > 80
+    assert "**headings, BL_BASE**" in (folder / "pages/run/report/report.md").read_text()
 
 
 def test_hours_are_filled_by_the_time_of_the_first_steps(folder):
