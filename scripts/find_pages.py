@@ -21,6 +21,7 @@ from transformers.utils.logging import disable_progress_bar
 BATCH = 32
 MAX_TOKENS = 128
 PAGE_LETTERS = 600
+MIN_LINES = 2  # of a page, under its heading
 SHOWN = 5
 SHOWN_LETTERS = 70
 
@@ -47,11 +48,14 @@ def vectors(folder: str, texts: list[str]) -> NDArray[np.float32]:
 
 
 def read_pages(path: str) -> dict[str, str]:
-    """Return {heading: page}; the first of equal headings counts."""
+    """Return {heading: page}; the first of equal headings counts.
+
+    Single sentences that other pages show, and what has no heading, are no pages.
+    """
     pages: dict[str, str] = {}
     for document in Path(path).read_text(encoding="utf-8").split("\n\n"):
-        heading = document.strip().partition("\n")[0]
-        if heading:
+        heading, *lines = document.strip().split("\n")
+        if len(lines) >= MIN_LINES and heading[-1] not in ".:,;":
             pages.setdefault(heading, document[:PAGE_LETTERS])
     return pages
 
@@ -67,21 +71,25 @@ def main(model: str, extended: str, pages_file: str, questions_file: str) -> Non
     questions = [question for question, _ in rows]
     index = vectors(model, [*pages.values()])
     before = (vectors(model, questions) @ index.T).argmax(1)
-    after = (vectors(extended, questions) @ index.T).argmax(1)
+    scores = vectors(extended, questions) @ index.T
+    after = scores.argmax(1)
     right = 0
     right_before = 0
+    among_three = 0
     for number, (question, expected) in enumerate(rows):
         found = headings[after[number]]
         found_before = headings[before[number]]
         right += found == expected
         right_before += found_before == expected
+        among_three += headings.index(expected) in np.argsort(-scores[number])[:3]
         if number < SHOWN:
             mark = "right" if found == expected else f"wrong: {expected} answers it"
             print(f"  {question}\n    before: {shown[before[number]]}")
             print(f"    now:    {shown[after[number]]} ({mark})")
     print(
-        f"{right} of {len(rows)} such questions find their page among {len(pages)}, {right_before} "
-        "before. The index of pages is the old one."
+        f"{right} of {len(rows)} such questions find their page first among {len(pages)}, and "
+        f"{among_three} among the first three; {right_before} before. The index of pages is the "
+        "old one."
     )
 
 

