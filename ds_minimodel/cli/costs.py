@@ -20,17 +20,20 @@ if TYPE_CHECKING:
 def add_arguments(commands: steps.Commands) -> None:
     """Add the commands to argparse's `commands`."""
     flops = steps.add_recipe_command(
-        commands, "flops", "cost of every step, by the paper's formulas and as executed", _flops
+        commands,
+        "flops",
+        "show the FLOPs of every step, by the paper's formulas and as executed",
+        _flops,
     )
     flops.add_argument("--json", action="store_true", help="print JSON")
     fertility = steps.add_recipe_command(
         commands,
         "fertility",
-        "what new tokens bring to a language that extends a base's vocabulary",
+        "show what new tokens would bring to a base's vocabulary",
         _fertility,
     )
     fertility.add_argument("--json", action="store_true", help="print JSON")
-    text = "memory and FLOPs of every step before it is started"
+    text = "compute memory and FLOPs of every step before it starts"
     plan = steps.add_recipe_command(
         commands,
         "plan",
@@ -44,19 +47,19 @@ def add_arguments(commands: steps.Commands) -> None:
         type=steps.number_of_ranks,
         metavar="N",
         default=1,
-        help="ranks in all; default: 1",
+        help="number of ranks; default: 1",
     )
     plan.add_argument(
         "--device",
         metavar="NAME",
         default="cpu",
-        help=f"{', '.join(NAMES)}, which is this machine with all ranks; default: cpu",
+        help=f"{', '.join(NAMES)} (this machine with all ranks); default: cpu",
     )
     plan.add_argument(
         "--peak",
         type=float,
         metavar="TFLOPS",
-        help="of one device: how long the FLOPs take there at least",
+        help="TFLOP/s of one device, for a lower bound of the hours",
     )
     plan.add_argument("--json", action="store_true", help="print JSON")
 
@@ -209,20 +212,20 @@ def plan_tables(rows: list[dict[str, Any]], languages: int = 1, what: str = "") 
     notes = [what] if what else []
     notes.append(
         f"Ranks: {first['ranks']}, on {first['device']} with {size_of(first['device_memory'])} for "
-        f"each; ZeRO {first['zero_stage']}, {first['precision']}. Bytes on one device at the "
-        "fullest moment of a step, and sent by each rank in one step; state: gradients, fp32 "
-        "copies and Adam's moments. Predicted, within some 20 %. Up to: the largest micro-batch "
-        "that fits. ZeRO: the lowest stage that fits."
+        f"each; ZeRO {first['zero_stage']}, {first['precision']}. Weights, state (gradients, fp32 "
+        "copies and Adam's moments) and activations: the peak of one device within a step, "
+        "predicted within about 20 %. Sent: by each rank in one step. Up to: the largest "
+        "micro-batch that fits. ZeRO: the lowest stage that fits."
     )
     if first["tensor_parallel"] > 1:
         notes.append(
-            f"{first['tensor_parallel']} ranks hold one replica between them; the activations that "
-            "they exchange are not in what is sent."
+            f"{first['tensor_parallel']} ranks share one replica; the activations that they "
+            "exchange are not counted in what is sent."
         )
     if first["peak"]:
         notes.append(
-            f"At least: the executed FLOPs at {first['peak']:g} TFLOP/s on every rank; reading, "
-            "writing and the network come on top. adapt is for one language."
+            f"At least: the executed FLOPs at {first['peak']:g} TFLOP/s on every rank, without "
+            "reading, writing and the network. adapt is for one language."
         )
     columns = ["System", "Step", "batch", "up to", "weights", "state", "activations", "total"]
     columns += ["sent", "fits", "ZeRO"]

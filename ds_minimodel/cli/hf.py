@@ -13,21 +13,21 @@ from ds_minimodel.extend.config import ExtendConfig, read_config
 from ds_minimodel.launch.hosts import restart_with_cpu_settings
 
 _AGAIN = (
-    "The model itself stays as it is. The same command goes on after an interruption; delete --out "
+    "The model itself stays as it is. The same command resumes after an interruption; delete --out "
     "to undo it."
 )
 
 
 def add_arguments(commands: Commands) -> None:
     """Add the commands to argparse's `commands`."""
-    about = "add a language to a model: one command, plain text, an hour"
+    about = "add a language to a model, from text or from pairs of translations"
     extending = commands.add_parser(
         "extend", help=about, description=f"{about.capitalize()}. {_AGAIN}"
     )
     add_options(extending, ExtendConfig)
     extending.set_defaults(run=_extend)
     exporting = commands.add_parser(
-        "export-hf", help="write a body or task model for Hugging Face's library"
+        "export-hf", help="write a body or task model as a folder for transformers"
     )
     exporting.add_argument(
         "artifact",
@@ -38,10 +38,10 @@ def add_arguments(commands: Commands) -> None:
     exporting.add_argument(
         "--pack",
         metavar="PACK",
-        help="folder of a language; default: the model's language, or the one that extend added",
+        help="language pack; default: the model's own, or the one that extend added",
     )
     exporting.add_argument(
-        "--depth", metavar="N", type=int, help="language-model head; default: the deepest"
+        "--depth", metavar="N", type=int, help="which of several heads; default: the deepest"
     )
     exporting.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), help="default: the model's")
     exporting.add_argument(
@@ -55,15 +55,17 @@ def add_arguments(commands: Commands) -> None:
     exporting.add_argument(
         "--adapter",
         action="store_true",
-        help="write the LoRA and new token embeddings only, for PEFT",
+        help="write only the LoRA and the new token embeddings, for PEFT",
     )
     exporting.add_argument(
         "--pool",
         choices=("mean", "first"),
-        help="of an encoder: sentence-transformers reads the folder, too",
+        help="pooling of an encoder, for sentence-transformers",
     )
     exporting.add_argument(
-        "--text-license", metavar="NAME", help="of the text that trained the pack, for the card"
+        "--text-license",
+        metavar="NAME",
+        help="licence of the text that trained the pack, for the card",
     )
     exporting.set_defaults(run=_export_hf)
 

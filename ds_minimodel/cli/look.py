@@ -57,13 +57,16 @@ def add_arguments(commands: Commands) -> None:
     )
     recipes.set_defaults(run=_recipes)
     status = add_recipe_command(
-        commands, "status", "every job: what is done, at work, left, outdated and why", _status
+        commands,
+        "status",
+        "show which jobs are complete, running, pending or outdated, and why",
+        _status,
     )
-    status.add_argument("--verify", action="store_true", help="read every byte of what is complete")
+    status.add_argument(
+        "--verify", action="store_true", help="read every byte of complete artifacts"
+    )
     status.add_argument("--json", action="store_true", help="print JSON")
-    doctor = commands.add_parser(
-        "doctor", help="what was found: versions, kernels, devices, launchers"
-    )
+    doctor = commands.add_parser("doctor", help="show versions, kernels, devices and launchers")
     doctor.set_defaults(run=_doctor)
 
 

@@ -127,7 +127,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """
     parser = _Parser(
         prog="ds-minimodel",
-        description="Extend a pretrained language model to new languages by mini-model adaptation.",
+        description="Add languages to pretrained models by mini-model adaptation.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     # DeepSpeed's launcher adds this option.

@@ -9,9 +9,7 @@ SETS = ("quickstart", "repro")
 
 def add_arguments(commands: Commands) -> None:
     """Add the commands to argparse's `commands`."""
-    parser = commands.add_parser(
-        "fetch-sample", help="fetch real text and tasks from Debian's packages"
-    )
+    parser = commands.add_parser("fetch-sample", help="make text and tasks from Debian's packages")
     parser.add_argument(
         "--set",
         default="quickstart",
@@ -27,7 +25,7 @@ def add_arguments(commands: Commands) -> None:
     parser.add_argument(
         "--languages",
         metavar="L,L",
-        help="language codes, en beside them (default: those of the set)",
+        help="codes of languages beside en (default: those of the set)",
     )
     parser.set_defaults(run=_run)
 

@@ -16,35 +16,35 @@ from ds_minimodel.text.reader import find_text
 
 def add_arguments(commands: Commands) -> None:
     """Add the commands to argparse's `commands`."""
-    pack = commands.add_parser("pack", help="put a language pack beside another body")
+    pack = commands.add_parser("pack", help="rebind a language pack to another body")
     actions = pack.add_subparsers(title="actions", metavar="ACTION", required=True)
     plug = actions.add_parser(
-        "plug", help="write a pack anew as one for another body, with other weights"
+        "plug", help="write a pack for another body, such as one with other weights"
     )
-    plug.add_argument("body", metavar="BODY")
-    plug.add_argument("pack", metavar="PACK")
-    plug.add_argument("out", metavar="OUT")
+    plug.add_argument("body", metavar="BODY", help="folder of the body that the pack is for")
+    plug.add_argument("pack", metavar="PACK", help="folder of the language pack")
+    plug.add_argument("out", metavar="OUT", help="folder to write")
     plug.set_defaults(run=_plug)
     bits = commands.add_parser(
-        "bits", help="bits per byte of texts, by a decoder with each of several packs"
+        "bits", help="score texts in bits per byte, by a decoder with each of several packs"
     )
     bits.add_argument(
         "body",
         metavar="BODY",
-        help="folder of a body that predicts next tokens, or of Hugging Face's",
+        help="folder of a decoder, made here or for transformers",
     )
     bits.add_argument(
         "texts",
         metavar="TEXT",
         nargs="+",
-        help="file of documents, with an empty line between them",
+        help="file of documents, separated by blank lines",
     )
     bits.add_argument(
         "--pack",
         metavar="NAME=PACK",
         action="append",
         default=[],
-        help="a language to compare; may be repeated; default: the model's own",
+        help="a pack to score with; may be repeated; default: the model's own",
     )
     bits.add_argument(
         "--precision",
@@ -58,13 +58,14 @@ def add_arguments(commands: Commands) -> None:
         "--context-bytes",
         metavar="N",
         type=int,
-        help="most context that predicts a token (default: as the report has it)",
+        help="most bytes before a token that predict it; default: as in the report",
     )
     bits.add_argument("--json", action="store_true", help="print JSON")
     bits.set_defaults(run=_bits)
 
     comparing = commands.add_parser(
-        "compare", help="what a decoder lost and won against another one, or by a PEFT adapter"
+        "compare",
+        help="show what a decoder, or a PEFT adapter, won and lost against another decoder",
     )
     comparing.add_argument("base", metavar="BASE", help="the decoder before, as `extend` takes one")
     comparing.add_argument(
@@ -75,7 +76,7 @@ def add_arguments(commands: Commands) -> None:
         metavar="CODE=FILE",
         action="append",
         default=[],
-        help="text to score by both, with its language; may be repeated",
+        help="text that both score, with its language; may be repeated",
     )
     comparing.add_argument(
         "--source", metavar="CODE", default="en", help="language of the questions (default en)"

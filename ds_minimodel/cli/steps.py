@@ -21,7 +21,7 @@ Options = argparse.Namespace
 def add_arguments(commands: Commands) -> None:
     """Add `run` and a command for each step to argparse's `commands`."""
     run = add_recipe_command(
-        commands, "run", "the whole pipeline; safe to interrupt and repeat", _run
+        commands, "run", "run all steps of a recipe; safe to interrupt and repeat", _run
     )
     _add_rebuild(run)
     _add_rank_options(run)
@@ -66,7 +66,7 @@ def _add_rebuild(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--rebuild",
         action="store_true",
-        help="move aside what was made from another recipe, and make it again",
+        help="rename what was made from another recipe, and make it again",
     )
 
 
@@ -75,14 +75,16 @@ def _add_rank_options(command: argparse.ArgumentParser) -> None:
         "--ranks", type=number_of_ranks, metavar="N", help="ranks to start here, or on each host"
     )
     command.add_argument(
-        "--hostfile", metavar="FILE", help="hosts for `deepspeed`, which starts a rank in each slot"
+        "--hostfile",
+        metavar="FILE",
+        help="file of hosts for `deepspeed`, which starts a rank in each slot",
     )
     command.add_argument(
         "--deepspeed_args",
         metavar="ARGS",
         type=shlex.split,
         default=[],
-        help="more for it: '--ssh_port 2222 …'",
+        help="options for `deepspeed`: '--ssh_port 2222 …'",
     )
     add_engine_options(command)
 
@@ -90,10 +92,10 @@ def _add_rank_options(command: argparse.ArgumentParser) -> None:
 def add_engine_options(command: argparse.ArgumentParser) -> None:
     """Add options for keys of the recipe's section `engine`, by DeepSpeed's names for them."""
     command.add_argument(
-        "--zero", type=int, metavar="S", choices=range(4), help="engine.zero_stage"
+        "--zero", type=int, metavar="S", choices=range(4), help="ZeRO stage (engine.zero_stage)"
     )
     command.add_argument(
-        "--deepspeed_config", metavar="FILE", help="engine.deepspeed, a DeepSpeed JSON"
+        "--deepspeed_config", metavar="FILE", help="a DeepSpeed JSON (engine.deepspeed)"
     )
 
 

@@ -99,6 +99,13 @@ class Measure(Stored):
         return f"{self.before:.{self.decimals}f}", f"{self.after:.{self.decimals}f}"
 
     @property
+    def change(self) -> float:
+        """By how much the printed amount became better; below 0, worse."""
+        before, after = map(float, self.texts)
+        is_better_low = self.unit.startswith(("bits", "tokens")) or self.what.endswith(" loop")
+        return before - after if is_better_low else after - before
+
+    @property
     def sentence(self) -> str:
         """Both values in a sentence."""
         before, after = self.texts

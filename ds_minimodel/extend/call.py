@@ -240,7 +240,7 @@ class Call:
         trim()
         half = size // 2
         self.say(
-            f"out of memory with micro-batches of {size}; going on with micro-batches of {half}"
+            f"out of memory with micro-batches of {size}; continuing with micro-batches of {half}"
         )
         self.set("engine", "micro_batch_size", half)
         return self._do(step, self.recipe())

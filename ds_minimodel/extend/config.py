@@ -91,64 +91,64 @@ class ExtendConfig(Section):
     language: Code
     """Code of the new language, such as de."""
     text: Annotated[Files, Metavar("TEXT", is_positional=True), DECIDES_BY_CONTENT] = []
-    """Text in the new language: files, globs or data sets of the Hub. With --pairs none is
-    needed."""
+    """Text in the new language: files, globs or data sets of the Hub. Not needed with --pairs."""
     pairs: Annotated[Files, DECIDES_BY_CONTENT] = []
-    """Pairs of a text in a known language and its translation, for a model that gives vectors or
-    labels. Each file is a kind of text: TSV, CSV, JSON lines, Parquet, TMX, XLIFF, PO, or a
+    """For a model that gives vectors or labels: texts in a language that it knows, with their
+    translations. Each file is a kind of text: TSV, CSV, JSON lines, Parquet, TMX, XLIFF, PO, or a
     dictionary of dictd or StarDict."""
     test_pairs: Annotated[Files, DECIDES_BY_CONTENT] = []
-    """Pairs that are not trained on, to see what is found in other kinds of text."""
+    """Pairs that are only scored, such as other kinds of text."""
     test_task: Annotated[PathText | None, Metavar("FILE"), DECIDES_BY_CONTENT] = None
-    """Table of texts in the new language with their labels, by which a classifier is scored."""
+    """For a classifier: a table of labelled texts in the new language, to score it."""
     pair_columns: Annotated[
         list[str] | None, Field(min_length=2, max_length=2), Metavar("NAME")
     ] = None
-    """Columns of the known and of the new language in tables of pairs. Default: the columns that
-    have the languages' names."""
+    """Columns of the known and of the new language in tables of pairs. Default: the codes of the
+    languages."""
     pooling: Annotated[Literal["mean", "cls"] | None, Metavar("HOW")] = None
-    """How an encoder gives vectors, where its folder does not say it: the mean of the last states,
-    or the first one."""
+    """How the last states of an encoder become a vector, if it does not say so: their mean, or cls,
+    the first."""
     mini: Annotated[str | None, Field(pattern=r"^[1-9]\d?\+[1-9]\d?$"), Metavar("K+N")] = None
-    """Train new tokens over the lowest K layers and N new ones, such as 3+1: faster."""
+    """Train new tokens over the lowest K layers and N new ones, such as 3+1, which is faster."""
     out: Annotated[PathText | None, Metavar("OUT"), DECIDES_NOTHING] = None
-    """Folder for all that is written. Default: extended-CODE."""
+    """Folder for all results. Default: extended-CODE."""
     source: Code = "en"
-    """A language that the model knows already."""
+    """A language that the model knows."""
     source_text: Annotated[Files, DECIDES_BY_CONTENT] = []
-    """Text in that language, to see what the model loses. Its words keep their tokens."""
+    """Text in that language, to score what the model loses. Its words keep their tokens."""
     known_text: Annotated[FilesByLanguage, DECIDES_BY_CONTENT] = {}
-    """Text of other languages that are to stay. Its words keep their tokens, a decoder replays it
-    while its body trains, and a part of it is scored."""
+    """Text of other languages to keep. Its words keep their tokens, a decoder whose body trains
+    replays it, and a part of it is scored."""
     test_text: Annotated[Files, DECIDES_NOTHING] = []
     """Other text to score before and after, in any language."""
     chats: Annotated[Files, DECIDES_BY_CONTENT] = []
-    """Dialogues, if a decoder is to answer in the language, a quarter of its samples: JSON lines or
-    Parquet with messages, or prompt and completion."""
+    """Dialogues that teach a decoder to answer in the language, as a quarter of its samples: JSON
+    lines or Parquet with messages, or prompt and completion."""
     column: Annotated[str, Metavar("NAME")] = "text"
     """Column of the text in JSON lines and tables."""
     train: Annotated[Literal["embeddings", "lora", "all"] | None, Metavar("WHAT")] = None
-    """embeddings: new tokens alone, and every old weight stays as it is (default of an encoder).
+    """embeddings: only new tokens, and every old weight stays as it is (default of an encoder).
     lora: new tokens and a LoRA of the body (default of a decoder). all: every weight."""
     vocab_size: Annotated[
         int | None, Amount, Field(ge=MIN_NEW_TOKENS, le=MAX_NEW_TOKENS), Metavar("N")
     ] = None
-    """Number of new tokens. Default: as many as make text cheaper; 6, the fewest, are as good as
-    none. With 1,000 a Greek page took a third of the tokens, and of the time to write it."""
+    """Number of new tokens. Default: as many as make text cheaper, at least 6. With 1,000 a Greek
+    page took a third of the tokens, and of the time to write it."""
     strength: Annotated[Share | None, Amount, Metavar("S")] = None
-    """Merge strength: share of what the body learned that is kept; new embeddings stay whole.
-    Default: 1, and less where a decoder loses many right answers."""
+    """Merge strength: the share of the body's change that is kept; new embeddings stay whole.
+    Default: 1, or less if a decoder loses many right answers."""
     hours: Annotated[float | None, Amount, Field(gt=0), Metavar("H"), DECIDES_NOTHING] = None
     """Time budget on this machine in hours, at most four passes over the text. Default: 1. A larger
     one continues the run."""
     tokens: Annotated[int | None, Amount, Field(ge=0, le=2**50), Metavar("N"), DECIDES_NOTHING] = (
         None
     )
-    """Training budget in tokens instead, such as 50M. 0, with --pairs: alignment alone."""
+    """Training budget in tokens instead, such as 50M. 0, with --pairs: only
+    alignment."""
     ranks: Annotated[Workers | None, Amount, Metavar("N"), DECIDES_NOTHING] = None
     """Processes (ranks) to train with, here or on each host: one for each GPU."""
     hostfile: Annotated[PathText | None, Metavar("FILE"), DECIDES_NOTHING] = None
-    """Hosts for `deepspeed`, which starts a rank in each slot."""
+    """File of hosts for `deepspeed`, which starts a rank in each slot."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

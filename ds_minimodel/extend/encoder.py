@@ -131,13 +131,13 @@ def _write_recipe(call: Call) -> None:
         values["build_mini"]["steps"] = _mini_steps(steps)
     if len(corpus.pairs) < FEW_PAIRS:
         call.say(
-            f"{len(corpus.pairs):,} pairs are few: in German 1,000 found 60 % of lines aligned, "
-            "and 25,000 71 %; a dictionary beside them brings words that they lack"
+            f"{len(corpus.pairs):,} pairs are few: after alignment by 1,000 German pairs 60 % of "
+            "lines were found, by 25,000 71 %; a dictionary adds words that they lack"
         )
     if not corpus.tests:
         call.say(
-            "without --test-pairs nobody sees other kinds of text than these; expect to find less "
-            "there (in German 68 % of another program's help, where 71 % of its own were found)"
+            "other kinds of text are not scored without --test-pairs; expect less there (in German "
+            "68 % of another program's help were found, 71 % of the pairs' own)"
         )
     call.write(values)
 
@@ -231,7 +231,7 @@ def _write_tests(call: Call, corpus: PairCorpus, head: FinishedHead) -> dict[str
         rows = filled(_turned(text.pairs[:CANDIDATES]), _turned(others or lines))
         asked = min(len(text.pairs), CANDIDATES)
         if asked < CANDIDATES:
-            call.say(f"{text.name}: {asked:,} lines are held out and asked for")
+            call.say(f"{text.name}: {asked:,} held-out lines are scored")
         tasks[_task_name(text.name)] = _task(config, head, kind, text.name, rows)
     if isinstance(head, SentenceHead) and config.text:
         pages = _pages_of(WorkdirLayout(config.folder / "run").corpus(config.language))

@@ -43,8 +43,8 @@ def write_finished_again(call: Call, budget: TrainingBudget) -> bool:
             return False
         _write(call, finished)
     call.say(
-        f"{call.out}: these are the models of the training that has ended; the longer one goes on "
-        "by the call that began it"
+        f"{call.out}: these are the models of the training that has ended; repeat the call that "
+        "began the longer one to continue it"
     )
     return True
 

@@ -37,10 +37,10 @@ def _table(run: RunResults, rows: list[Row]) -> Table:
         shown.append([name, *_cells(row)])
     documents = int(rows[0]["candidates"])
     queries = int(rows[0][f"{_BACK}candidates"])
+    among = f"{documents:,}" if documents == queries else f"{documents:,} and {queries:,}"
     note = (
-        f"Percent of texts that find what belongs to them among {documents:,} and {queries:,}, "
-        "first or among the first ten, and the mean of one over its place. In brackets an interval "
-        "of 95 %."
+        f"Percent of texts whose partner is nearest (@1) or among the ten nearest (@10) of "
+        f"{among}, and the mean reciprocal rank (MRR). In brackets: intervals of 95 %."
     )
     return Table(f"{rows[0]['task']}, {name_of(system)}", columns, shown, notes=[note])
 
@@ -63,10 +63,10 @@ def changes_blocks(changes: Changes, source: str, language: str) -> list[Block]:
     same = "their vectors are equal to the bit"
     if changes.same_changed:
         same = f"numbers of their vectors differ by {changes.same_changed:.2g} at most"
-    kept = f"all {count:,} that were looked at are cut into the same tokens, and {same}"
+    kept = f"all {count:,} that were looked at are split into the same tokens, and {same}"
     if cut:
         kept = (
-            f"{count - cut:,} of {count:,} are cut into the same tokens, and {same}; numbers of "
+            f"{count - cut:,} of {count:,} are split into the same tokens, and {same}; numbers of "
             f"the others' ({100 * cut / count:.1f} %) differ by {changes.others_changed:.2g} at "
             "most"
         )
@@ -83,15 +83,15 @@ def changes_blocks(changes: Changes, source: str, language: str) -> list[Block]:
         "The nearest lines",
         ["Line", "before", "after"],
         findings,
-        notes=["Among those of the first table; its own translation is marked."],
+        notes=["Searched among the lines of the first table; a line's own translation is marked."],
         of_text=True,
     )
     tokens_shown: list[CellRow] = [[new.token, ", ".join(new.nearest)] for new in changes.tokens]
     aligned = Table(
         "New tokens",
-        ["Token", f"nearest tokens of {source}, as it was aligned"],
+        ["Token", f"nearest tokens of {source} when it was aligned"],
         tokens_shown,
-        notes=["Some of the commonest. Sound ones translate each other, or stand together."],
+        notes=["Some of the most frequent. Good ones translate each other or occur together."],
         of_text=True,
     )
     return [facts, nearest, aligned]

@@ -68,7 +68,7 @@ def write_report(out_folder: Path, run: RunResults) -> list[str]:
     """
     verdicts = verdicts_of(run)
     first = findings(run, verdicts)
-    blocks: list[Block] = [Findings(first)]
+    blocks = opening_blocks(verdicts) or [Findings(first)]
     if run.recipe.base:
         title = TITLE_OF_ADDED
         blocks += added_blocks(run, verdicts)
@@ -84,6 +84,32 @@ def write_report(out_folder: Path, run: RunResults) -> list[str]:
         (folder / "report.md").write_text(to_markdown(title, blocks), encoding="utf-8")
         (folder / "report.html").write_text(to_html(title, blocks), encoding="utf-8")
     return first
+
+
+def opening_blocks(verdicts: Sequence[Verdict]) -> list[Block]:
+    """Return what was won and lost over a base, in a sentence for each verdict and in a picture,
+    and then what else the verdicts say; nothing where nothing was scored.
+    """
+    if not any(verdict.measures for verdict in verdicts):
+        return []
+    sentences: list[str] = []
+    others: list[str] = []
+    for verdict in verdicts:
+        named = f"{name_of(verdict.system)}, " if len(verdicts) > 1 else ""
+        sentences.append(f"{named}{verdict.opening}")
+        others += [f"{named}{line}" for line in [*verdict.kept, *verdict.worse]]
+
+    shown = {
+        f"{name_of(verdict.system)}, {measure.what}" if len(verdicts) > 1 else measure.what: measure
+        for verdict in verdicts
+        for measure in verdict.measures
+    }
+    unit = next(iter(shown.values())).unit
+    drawn = {name: measure for name, measure in shown.items() if measure.unit == unit}
+    better = "lower" if unit.startswith("bits") else "higher"
+    caption = f"Before and after, {unit}: {better} is better."
+    picture = Plot("before-and-after.png", plots.plot_changes(drawn), caption)
+    return [Findings(sentences), picture, *([Findings(others)] if others else [])]
 
 
 def added_blocks(run: RunResults, verdicts: Sequence[Verdict]) -> list[Block]:
@@ -170,14 +196,19 @@ def _held_out_blocks(run: RunResults) -> list[Block]:
 
 
 def report_blocks(run: RunResults) -> list[Block]:
-    """Return the paper's page as blocks in reading order, those that the run has data for."""
+    """Return the paper's page as blocks in reading order, those that the run has data for, and the
+    picture of how systems compare first.
+    """
     costs = recipe_costs(run.recipe)
-    blocks: list[Block] = [Facts(run.facts), Heading("Systems"), Facts(_systems(run))]
+    blocks: list[Block] = []
+    gains = speedups(run.target_scores) if run.target_scores else {}
+    if gains:
+        blocks.append(Plot("figure-1.png", plots.plot_speedups(gains), _FIGURE_1))
+    blocks += [Facts(run.facts), Heading("Systems"), Facts(_systems(run))]
     if run.target_scores:
         curves = training_curves(run.target_scores)
-        if gains := speedups(run.target_scores):
-            drawn = plots.plot_speedups(gains)
-            blocks += [tables.speedups_table(gains), Plot("figure-1.png", drawn, _FIGURE_1)]
+        if gains:
+            blocks.append(tables.speedups_table(gains))
         # With one language each task's figure would be the same.
         if len(run.recipe.languages.targets) > 1:
             drawn = plots.plot_scores(curves, "mean over languages")

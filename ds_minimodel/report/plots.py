@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ds_minimodel.config.systems import BASELINE, SYSTEMS
+from ds_minimodel.evaluation.comparison import Measure
 from ds_minimodel.report.curves import (
     AVERAGE,
     NEAR_MAXIMAL,
@@ -79,6 +80,29 @@ def plot_speedups(speedups: Mapping[str, Mapping[str, Speedup]]) -> bytes:
         axes.grid(axis="x", visible=False)
         axes.set_ylabel("speedup over BL_BASE (times)")
         axes.margins(y=0.12)
+        _legend(figure)
+        return _png(figure)
+
+
+def plot_changes(measured: Mapping[str, Measure]) -> bytes:
+    """Draw two bars, before and after, for each measure of one unit; measured: by its name."""
+    height = 0.38
+    with rc_context(RC_PARAMS):
+        figure = _figure(6.4, 0.5 + 0.55 * len(measured))
+        axes = figure.add_subplot()
+        for index, measure in enumerate(measured.values()):
+            before, after = measure.texts
+            bars = ((before, "before", "#a7b1bb"), (after, "after", "#0072b2"))
+            for row, (text, label, color) in enumerate(bars):
+                y = index + (row - 0.5) * height
+                axes.barh(y, float(text), 0.92 * height, label=label, color=color)
+                axes.annotate(
+                    text, (float(text), y), (3, 0), textcoords="offset points", va="center"
+                )
+        axes.set_yticks(range(len(measured)), [*measured], color=INK)
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.margins(x=0.1)
         _legend(figure)
         return _png(figure)
 

@@ -53,6 +53,16 @@ class Verdict(Stored):
         return f"{'; '.join([*clauses, self.cost])}."
 
     @property
+    def opening(self) -> str:
+        """The sentence of all tasks, with what became worse: what was won, and what was lost."""
+        lost = [measure for measure in self.measures if measure.change < 0]
+        named = [
+            f"{measure.what} ({' to '.join(measure.texts)} {measure.unit})" for measure in lost
+        ]
+        worse = f"worse: {', '.join(named)}" if lost else "nothing that was scored is worse"
+        return f"{self.sentence(self.clauses)[:-1]}; {worse}."
+
+    @property
     def lines(self) -> list[str]:
         """The sentence of all tasks, those of the Kept, and the warnings."""
         lines = [self.sentence(self.clauses), *self.kept, *self.worse]

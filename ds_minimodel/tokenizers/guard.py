@@ -54,7 +54,9 @@ def unguarded(language: str) -> str | None:
     """Return a sentence about what guards a language's words where no list does, else None."""
     if word_frequencies(language):
         return None
-    alone = f"words of {language} that --source-text and --pairs do not hold may be cut otherwise"
+    alone = (
+        f"words of {language} that --source-text and --pairs do not hold may be split differently"
+    )
     try:
         import wordfreq  # noqa: F401
     except ImportError:

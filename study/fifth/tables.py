@@ -83,7 +83,7 @@ def pages() -> Iterator[str]:
 
 _HEAD = (
     "| arm | pairs from | given | runs | new tokens | help | gnome | story "
-    "| English cut otherwise, % | tokens a line, before and after | core seconds |"
+    "| English split differently, % | tokens a line, before and after | core seconds |"
 )
 
 

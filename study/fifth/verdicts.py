@@ -125,5 +125,5 @@ RULES: dict[str, Callable[[Counts], float]] = {
     "H4, `dictionary` beats 1,000 pairs on `story`, not on `help`": _dictionary,
     "H5, `means` are as `untouched`": _means,
     "H6, three draws of 1,000 deviate by .015": _draws,
-    "H13, .1 % of English lines are cut otherwise": _english,
+    "H13, .1 % of English lines are split differently": _english,
 }

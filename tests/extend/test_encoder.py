@@ -47,7 +47,7 @@ def test_the_aligned_model_can_be_used_and_says_what_it_finds(folder, aligned):
     assert "**other, BL_BASE**" in page
     assert "aligned" in page
     assert "untouched" in page
-    assert "are cut into the same tokens, and their vectors are equal to the bit" in page
+    assert "are split into the same tokens, and their vectors are equal to the bit" in page
     assert page.count("(right)") >= 4
 
 

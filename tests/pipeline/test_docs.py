@@ -115,6 +115,7 @@ def test_extending_a_model(folder, monkeypatch, capsys):
             if (
                 "ds-minimodel " not in command
                 or " extend " in command
+                or " fetch-sample " in command
                 or " --hostfile " in command
                 or command.startswith("mpirun ")
                 or is_on_recipe(command)

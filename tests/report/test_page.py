@@ -115,16 +115,22 @@ def test_a_page_over_a_base_has_before_and_after_and_no_table_of_the_paper(tmp_p
     for text in (
         "BL_BASE, de: 58.5 accuracy before, 60.5 after; en: 80.0 before, 79.9 after, with 0.0 % of "
         "that text in new tokens; 15 min and 2.5 GiB on this machine; 71 % of the FLOPs of "
-        "training all weights.",
+        "training all weights; ",
         "MiniJoint, de: 58.5 accuracy before, 58.5 after",
     ):
         assert markdown.index(text) < markdown.index("## What was asked for")
         assert text in html
     assert said[1:3] == ["BL_BASE, strength 1.", "BL_BASE, de: 2 before, 1.5 after."]
+    first, second, picture = [line for line in markdown.replace("\\", "").splitlines() if line][1:4]
+    assert first.startswith("- BL_BASE, de: 58.5 accuracy before, 60.5 after; en: 80.0 before")
+    assert first.endswith("; worse: en, topic (80.0 to 79.9 accuracy).")
+    assert second.startswith("- MiniJoint, de: 58.5 accuracy before, 58.5 after")
+    assert picture.endswith("](before-and-after.png)")
     assert "worse than the untouched model" not in markdown
     assert "has become worse" not in markdown
     assert names_of_paper(tmp_path) == set()
-    assert [path.name for path in tmp_path.glob("*.png")] == ["held-out-loss.png"]
+    names = {path.name for path in tmp_path.glob("*.png")}
+    assert names == {"before-and-after.png", "held-out-loss.png"}
     for row in (
         "| BL_BASE, de: de, topic | accuracy | 58.5 | 60.5 | +3.4 % |",
         "| BL_BASE, de: en, topic | accuracy | 80.0 | 79.9 | -0.1 % |",

@@ -175,7 +175,9 @@ def _text(recipe: Recipe, layout: WorkdirLayout) -> dict[str, str]:
     for language in recipe.data.pairs:
         pairs = PairCorpus(layout.pairs(language))
         named = [f"{len(text.pairs):,} of {text.name}" for text in pairs.training]
-        lines[f"Pairs, {language}"] = f"{', '.join(named)}; {len(pairs.lines):,} are lines"
+        lines[f"Pairs, {language}"] = (
+            f"{', '.join(named)}; {len(pairs.lines):,} long enough to train on"
+        )
     for language in recipe.languages.targets:
         if language not in recipe.languages_of_corpora:
             continue
