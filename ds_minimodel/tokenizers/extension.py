@@ -5,7 +5,8 @@ Merges are found as if BPE training went on over the text as the base cuts it, w
 base is: a BPE gets the merges, WordPiece the pieces, of which it takes the longest, and a unigram
 vocabulary each piece with a score a hair above that of its parts. Characters without a piece may
 get one. Pieces that would change how text of the source, or of another language that is to stay, is
-cut are not taken.
+cut are not taken. Added tokens that match whole words alone would change none in the library, but
+transformers.js finds them inside words, too, and llama.cpp takes them for pieces.
 """
 
 from __future__ import annotations
