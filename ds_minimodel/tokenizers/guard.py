@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 
 COMMON = 1e-6  # share of a text's words
-MIN_WORDS = 1_000  # of a text whose pieces are compared at all
+MIN_WORDS = 3_000  # of a text whose pieces are compared at all
 # A word that is so many times as frequent in the new language is one of that, which texts quote.
 QUOTED = 100
 
