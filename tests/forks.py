@@ -143,13 +143,15 @@ def start_ranks(number, function, *arguments):
     ]
 
 
-KILLED_AFTER = f"{__name__}:killed_after"
+def kill_after(name, *command):
+    """`ds-minimodel COMMAND`, killed once it has given a file or folder its `name`."""
+    process = Fork(f"{__name__}:killed_after", name, words(*command))
+    _, err = process.communicate()
+    assert process.returncode == -signal.SIGKILL, (name, err)
 
 
 def killed_after(name, arguments):
-    """`ds-minimodel ARGUMENTS`, killed once it has given a file or folder its `name`: for a
-    Fork.
-    """
+    """What a Fork calls for kill_after."""
 
     def then_end(rename):
         def rename_and_end(old, new):

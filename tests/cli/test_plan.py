@@ -1,38 +1,28 @@
 """`ds-minimodel plan`: tables, JSON, and one line for each mistake."""
 
-import contextlib
 import functools
-import io
 import json
 
 import pytest
 from transformers import LlamaConfig, ModernBertConfig
 
-from ds_minimodel.cli.main import main
 from ds_minimodel.report.render import duration
+from tests.helpers.commands import answer, answered
 
 SMALL = "paper systems=[minipost] model.num_layers=2 --device v100-16g --ranks 8".split()
 SMALL += ["mini={depth: 1, new_layers: 1}"]
 
 
-@pytest.fixture
-def plan(capsys):
-    """plan(OPTIONS): (exit code, standard output, standard error)."""
-
-    def plan(*options):
-        with pytest.raises(SystemExit) as ended:
-            main(["plan", *options])
-        return ended.value.code, *capsys.readouterr()
-
-    return plan
+def plan(*options):
+    """(exit code, standard output, standard error) of a plan."""
+    return answer("plan", *options)
 
 
 @functools.cache
 def rows(*options):
     """{step: its row} of a plan as JSON."""
-    with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
-        main(["plan", *SMALL, "--zero", "1", "--peak", "125", "--json", *options])
-    return {row["step"]: row for row in json.loads(out.getvalue())["rows"]}
+    out = answered("plan", *SMALL, "--zero", "1", "--peak", "125", "--json", *options)
+    return {row["step"]: row for row in json.loads(out)["rows"]}
 
 
 def test_bytes_of_step_2_by_hand():
@@ -75,7 +65,7 @@ def test_the_least_time_is_that_of_the_executed_flops_at_the_peak_of_all_devices
         )
 
 
-def test_a_table_for_people(plan):
+def test_a_table_for_people():
     code, out, _ = plan(*SMALL, "--peak", "125")
     assert code == 0
     assert "| at least |" in out
@@ -100,7 +90,7 @@ SIZES = dict(
         (ModernBertConfig(num_hidden_layers=2, **SIZES), "bl_base"),
     ],
 )
-def test_a_model_is_planned_as_extend_would_train_it(plan, config, system, tmp_path):
+def test_a_model_is_planned_as_extend_would_train_it(config, system, tmp_path):
     """From config.json alone; new pieces are trained beside old ones, and KEY=VALUE count."""
     config.save_pretrained(tmp_path)
     code, out, _ = plan(
@@ -125,14 +115,14 @@ def test_a_model_is_planned_as_extend_would_train_it(plan, config, system, tmp_p
     assert "70 steps of" in said
 
 
-def test_what_is_no_model_is_refused(plan, tmp_path):
+def test_what_is_no_model_is_refused(tmp_path):
     code, _, err = plan(str(tmp_path))
     assert code == 2
     assert "config.json" in err
     assert err.count("\n") == 1
 
 
-def test_a_folder_does_not_hide_a_recipe_of_the_package(plan, tmp_path, monkeypatch):
+def test_a_folder_does_not_hide_a_recipe_of_the_package(tmp_path, monkeypatch):
     (tmp_path / "quickstart").mkdir()
     monkeypatch.chdir(tmp_path)
     assert plan("quickstart")[0] == 0
@@ -150,7 +140,7 @@ def test_a_folder_does_not_hide_a_recipe_of_the_package(plan, tmp_path, monkeypa
         ),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(plan, arguments, message):
+def test_a_mistake_is_one_line_and_exit_code_2(arguments, message):
     code, out, err = plan("paper", *arguments)
     assert code == 2
     assert out == ""

@@ -4,11 +4,11 @@ from typing import get_args
 
 import pytest
 
-from ds_minimodel.cli.main import main
 from ds_minimodel.config.reading import load_recipe, package_recipes
 from ds_minimodel.models import BODIES
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.training.config import Engine
+from tests.helpers.commands import answer, answered
 from tests.helpers.refusals import refuses
 
 from .conftest import RECIPE
@@ -282,22 +282,15 @@ def test_what_is_no_text_of_a_recipes_size(tmp_path):
         load_recipe(tmp_path)
 
 
-def test_the_packages_recipes_are_listed_and_printed(tmp_path, monkeypatch, capsys):
-    def said(*arguments):
-        with pytest.raises(SystemExit) as end:
-            main(["recipes", *arguments])
-        return end.value.code, *capsys.readouterr()
-
+def test_the_packages_recipes_are_listed_and_printed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, out, _ = said()
-    assert code == 0
-    assert [line.split()[0] for line in out.splitlines()] == [*package_recipes()]
-    code, out, _ = said("repro")
-    assert code == 0
-    (tmp_path / "mine.yaml").write_text(out)
+    names = [line.split()[0] for line in answered("recipes").splitlines()]
+    assert names == [*package_recipes()]
+    (tmp_path / "mine.yaml").write_text(answered("recipes repro"))
     assert load_recipe("mine.yaml").model_dump() == load_recipe("repro").model_dump()
-    assert said("reproduction") == (
+    there_are = ", ".join(package_recipes())
+    assert answer("recipes reproduction") == (
         2,
         "",
-        f"ds-minimodel: reproduction: no such recipe; there are {', '.join(package_recipes())}\n",
+        f"ds-minimodel: reproduction: no such recipe; there are {there_are}\n",
     )

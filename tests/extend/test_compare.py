@@ -10,10 +10,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ds_minimodel.api import compare_models
 from ds_minimodel.evaluation.likelihood import CONTEXT_BYTES
+from tests.helpers.commands import refused
 from tests.helpers.foreign_models import save_llama
 
 from ..forks import run
-from ..pipeline.conftest import refused
 
 TEXT = "zozo gaga zozo mimi\n\n"
 

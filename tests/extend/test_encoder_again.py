@@ -5,7 +5,6 @@ besides.
 import json
 import re
 import shutil
-import signal
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ from tests.extend.encoders import call, found, vectors_of
 from tests.helpers.files import read_json
 from tests.helpers.refusals import refuses
 
-from ..forks import KILLED_AFTER, Fork
+from ..forks import kill_after
 from ..pipeline.sentence_world import make_sentence_world, pairs_of, write_pairs
 
 MOMENTS = (
@@ -58,12 +57,9 @@ def files_of(folder):
 
 def test_a_kill_at_any_moment_changes_no_bit(folder):
     call(folder, "whole", tokens=3000)
-    command = ["extend", folder / "base", "--pairs", folder / "help.tsv", "--language", "xx"]
-    command += ["--out", folder / "killed", "--tokens", "3000"]
+    command = f"extend {folder}/base --pairs {folder}/help.tsv --language xx --tokens 3000"
     for moment in MOMENTS:
-        kill = Fork(KILLED_AFTER, moment, [*map(str, command)])
-        kill.wait()
-        assert kill.returncode == -signal.SIGKILL, (moment, kill.communicate()[1])
+        kill_after(moment, f"{command} --out {folder}/killed")
     call(folder, "killed", tokens=3000)
     assert files_of(folder / "killed/model") == files_of(folder / "whole/model")
 

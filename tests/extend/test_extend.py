@@ -19,12 +19,13 @@ from ds_minimodel.data.store import TokenStore
 from ds_minimodel.extend.call import Call
 from ds_minimodel.extend.config import ExtendConfig
 from ds_minimodel.extend.recipe import first_values
+from tests.helpers.commands import refused
 from tests.helpers.files import read_json, write_json
 from tests.helpers.foreign_models import make_bert, save_modernbert
 from tests.helpers.refusals import refuses
 
 from ..forks import done, start
-from ..pipeline.conftest import make_llama_world, refused, stop_when
+from ..pipeline.conftest import make_llama_world, stop_when
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from ds_minimodel.cli.main import main
 from ds_minimodel.training import partition
 from tests.helpers.files import read_json, read_json_lines
 
-from ..forks import KILLED_AFTER, Fork, done, run_ranks, start
+from ..forks import done, kill_after, run_ranks, start
 from ..pipeline.conftest import make_llama_world, stop_when
 
 pytestmark = pytest.mark.long
@@ -32,25 +32,17 @@ def train(memory, *arguments):
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory):
     """A folder with an `extend` in `one`, which has run to its end."""
-    make_llama_world(folder := tmp_path_factory.mktemp("ranks"))
-    done(*begin(folder, "one"))
+    folder = tmp_path_factory.mktemp("ranks")
+    make_llama_world(folder)
+    done(begin(folder, "one"))
     return folder
 
 
 def begin(folder, out):
     """A call of `extend` whose recipe is chosen, and trains in fp32."""
-    more = "--tokens", "20k", "--vocab-size", "20", "--train", "lora"
-    call = (
-        "extend",
-        folder / "theirs",
-        folder / "xx.txt",
-        "--language",
-        "xx",
-        "--out",
-        folder / out,
-        *more,
-    )
-    Fork(KILLED_AFTER, "recipe.yaml", [*map(str, call)]).wait()
+    call = f"extend {folder}/theirs {folder}/xx.txt --language xx --out {folder}/{out}"
+    call += " --tokens 20k --vocab-size 20 --train lora"
+    kill_after("recipe.yaml", call)
     recipe = folder / out / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace("engine:", "engine:\n  precision: fp32"))
     return call
@@ -82,11 +74,11 @@ def test_what_was_interrupted_goes_on_on_other_ranks(begun):
     metrics = begun / "two" / STEPS
     call = begin(begun, "two")
     _, err = stop_when(
-        start(*call), lambda: metrics.exists() and metrics.stat().st_size, signal.SIGINT
+        start(call), lambda: metrics.exists() and metrics.stat().st_size, signal.SIGINT
     )
     assert "stopped after step" in err, err
     assert not (begun / "two/model").exists(), err
-    done(*call, "--ranks", "2")
+    done(f"{call} --ranks 2")
     assert losses(begun / "two") == pytest.approx(losses(begun / "one"), rel=1e-5)
     ours = load_file(begun / "two/adapter/adapter_model.safetensors")
     theirs = load_file(begun / "one/adapter/adapter_model.safetensors")

@@ -16,9 +16,9 @@ from ds_minimodel.artifacts.adaptation import save_adaptation
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.mini import prefix
 from ds_minimodel.artifacts.models import load_model, save_body
-from ds_minimodel.cli.main import main
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.export.folder import export_hf
+from tests.helpers.commands import answer
 from tests.helpers.files import read_json, write_json
 from tests.helpers.refusals import refuses
 
@@ -250,16 +250,13 @@ def test_exports(xlm_r, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_command(xlm_r, tmp_path, capsys):
-    def run(*arguments):
-        with pytest.raises(SystemExit) as stop:
-            main(["export-hf", *map(str, arguments)])
-        return stop.value.code, capsys.readouterr().err
-
+def test_the_command(xlm_r, tmp_path):
     with refuses(r"--language 'de\\n\\n<script>'"):
         refer(xlm_r, tmp_path / "new", "de\n\n<script>")
     refer(xlm_r, tmp_path / "in", "en")
-    assert run(tmp_path / "in", tmp_path / "out") == (0, f"{tmp_path}/out: written\n")
+    code, _, line = answer(f"export-hf {tmp_path}/in {tmp_path}/out")
+    assert code == 0, line
+    assert line == f"{tmp_path}/out: written\n"
     before = load_file(xlm_r / "model.safetensors")
     after = load_file(tmp_path / "out/model.safetensors")
     assert before.keys() == after.keys()
@@ -268,7 +265,7 @@ def test_the_command(xlm_r, tmp_path, capsys):
         (tmp_path / "no/model", "no such folder; give the folder of a"),
         (xlm_r, "is taken by `base:`"),
     ):
-        code, line = run(model, tmp_path / "new")
+        code, _, line = answer(f"export-hf {model} {tmp_path}/new")
         assert code == 2, line
         assert line.count("\n") == 1, line
         assert words in line, line

@@ -2,8 +2,6 @@
 of the other, with a topic task and questions, and a recipe that runs in seconds.
 """
 
-import contextlib
-import io
 import json
 import os
 import random
@@ -18,7 +16,6 @@ import pytest
 from safetensors.torch import load_file
 
 from ds_minimodel.artifacts.models import load_model
-from ds_minimodel.cli.main import main
 from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.launch.hosts import CPU
 from ds_minimodel.pipeline.registry import STEPS
@@ -27,7 +24,7 @@ from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 from tests.helpers.foreign_models import save_llama
 
 from ..docs import ROOT
-from ..forks import run_ranks, words
+from ..forks import run_ranks
 
 TOPICS = {
     "sea": "wave boat fish salt shore wind",
@@ -154,26 +151,6 @@ def ready_for_cpu(monkeypatch):
     """The settings for which a command would replace its process, here pytest's."""
     for name, value in CPU.items():
         monkeypatch.setenv(name, value)
-
-
-def refused(*command):
-    """The one line on standard error of a command that must be refused; in this process, for
-    torch's sake.
-    """
-    out = io.StringIO()
-    err = io.StringIO()
-    with (
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        pytest.raises(SystemExit) as end,
-    ):
-        main(words(*command))
-    lines = [line for line in err.getvalue().splitlines() if line.startswith("ds-minimodel: ")]
-    assert end.value.code == 2, err.getvalue()
-    assert len(lines) == 1
-    assert "Traceback" not in err.getvalue()
-    assert not out.getvalue()
-    return lines[0]
 
 
 def stop_when(process, reached, number=signal.SIGKILL):

@@ -10,9 +10,10 @@ from ds_minimodel.common.files import lock, note_holder
 from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import run_step
+from tests.helpers.commands import refused
 
 from ..forks import done, run
-from .conftest import copy_of, make_world, refused
+from .conftest import copy_of, make_world
 
 pytestmark = pytest.mark.slow(first=True)
 

@@ -9,12 +9,12 @@ from ds_minimodel.artifacts.base import module_of
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.evaluation.retention import Decoder
 from ds_minimodel.export.folder import export_adapter, export_hf
+from tests.helpers.commands import refused
 from tests.helpers.dialogues import write_dialogues
 from tests.helpers.files import read_json_lines
 from tests.helpers.foreign_models import END
 
-from ..forks import KILLED_AFTER, Fork, done
-from .conftest import refused
+from ..forks import done, kill_after
 from .extension_world import chat_world  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.slow
@@ -65,19 +65,9 @@ def test_refusals(chat_world):  # noqa: F811
     write_dialogues(chat_world / "bad.jsonl", [("assistant", "xx")])
     bad = *LORA, f"data.chats.xx={chat_world}/bad.jsonl", f"workdir={chat_world}/bad"
     assert "bad.jsonl:1: turn 1: of" in refused(f"run {recipe}", *bad)
-    extend = (
-        "extend",
-        chat_world / "theirs",
-        chat_world / "xx.txt",
-        "--language",
-        "xx",
-        "--tokens",
-        "20k",
-        "--out",
-        chat_world / "out",
-    )
-    assert "bad.jsonl:1: turn 1: of" in refused(*extend, "--chats", chat_world / "bad.jsonl")
+    extend = f"extend {chat_world}/theirs {chat_world}/xx.txt --language xx --tokens 20k"
+    extend += f" --out {chat_world}/out"
+    assert "bad.jsonl:1: turn 1: of" in refused(f"{extend} --chats {chat_world}/bad.jsonl")
     assert not (chat_world / "out/recipe.yaml").exists(), "a mended file may follow"
-    begin = [*map(str, extend), "--chats", chats]
-    Fork(KILLED_AFTER, "recipe.yaml", begin).wait()
-    assert "chats.jsonl; give that again" in refused(*extend), "which it was begun with"
+    kill_after("recipe.yaml", f"{extend} --chats {chats}")
+    assert "chats.jsonl; give that again" in refused(extend), "which it was begun with"

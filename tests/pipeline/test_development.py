@@ -4,10 +4,11 @@ import shutil
 
 import pytest
 
+from tests.helpers.commands import refused
 from tests.helpers.files import read_json, read_json_lines
 
 from ..forks import done
-from .conftest import copy_of, make_world, refused, run_two_ranks
+from .conftest import copy_of, make_world, run_two_ranks
 
 pytestmark = pytest.mark.slow
 

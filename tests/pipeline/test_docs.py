@@ -1,5 +1,6 @@
 """Every command of README.md and docs/ runs, on small files under the names that the pages use."""
 
+import contextlib
 import json
 import lzma
 import re
@@ -9,8 +10,8 @@ import shutil
 import pytest
 
 from ds_minimodel import api
-from ds_minimodel.cli.main import main
 from ds_minimodel.config.reading import package_recipes
+from tests.helpers.commands import answered
 from tests.helpers.files import read_json
 from tests.helpers.foreign_models import save_llama, save_modernbert
 from tests.pipeline.conftest import assert_shared_rows_are_the_bases
@@ -57,7 +58,7 @@ QUESTIONS = (
 )
 
 
-def do(arguments, folder, capsys):
+def do(arguments, folder):
     """`ds-minimodel ARGUMENTS` in `folder`: what it prints. In a process of its own where it
     trains.
     """
@@ -65,12 +66,8 @@ def do(arguments, folder, capsys):
         code, out, err = run(*arguments, cwd=folder)
         assert code == 0, f"{arguments}: {err}"
         return out
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
-        patch.chdir(folder)
-        main(arguments)
-    out, err = capsys.readouterr()
-    assert end.value.code == 0, f"{arguments}: {err}"
-    return out
+    with contextlib.chdir(folder):
+        return answered(*arguments)
 
 
 def run_script(code, folder):
@@ -101,7 +98,7 @@ def folder(tmp_path, roberta):  # noqa: F811
 
 
 @pytest.mark.long
-def test_extending_a_model(folder, monkeypatch, capsys):
+def test_extending_a_model(folder, monkeypatch):
     """From README's import to another initialisation, each page going on with what the one before
     left.
     """
@@ -128,7 +125,7 @@ def test_extending_a_model(folder, monkeypatch, capsys):
                 arguments += [*SMALL, *([] if page == "README.md" else [QUESTIONS])]
             else:
                 done.add(command)
-            do(arguments, folder, capsys)
+            do(arguments, folder)
 
     go_through("README.md")
     go_through("docs/hugging-face.md")
@@ -156,7 +153,7 @@ def test_extending_a_model(folder, monkeypatch, capsys):
 
 @pytest.mark.parametrize("model", ["ModernBERT-base", "SmolLM2-135M-Instruct"])
 @pytest.mark.long
-def test_models_of_today(model, folder, text_file, monkeypatch, capsys):  # noqa: F811
+def test_models_of_today(model, folder, text_file, monkeypatch):  # noqa: F811
     """The tutorial's commands over a model with its tokenizer and few random layers."""
     name = model.partition("-")[0].lower()
     small = [*SMALL, "tokenizer.vocab_size=320"]
@@ -183,7 +180,7 @@ def test_models_of_today(model, folder, text_file, monkeypatch, capsys):  # noqa
                 options = ["--context-bytes", "60"]  # the model has 64 positions
             if arguments[0] == "plan":
                 options = [f"{step}.batch_size=8" for step in ("build_mini", "adapt")]
-            do([*arguments, *options], folder, capsys)
+            do([*arguments, *options], folder)
     if name == "modernbert":
         (code,) = (text for text in blocks("docs/tutorial.md", "python") if "modernbert-de" in text)
         assert run_script(code, folder).strip()
@@ -203,7 +200,7 @@ def test_models_of_today(model, folder, text_file, monkeypatch, capsys):  # noqa
         assert run_script(f"{asks}\n{peft}", folder)
 
 
-def test_commands_on_recipes(world, tmp_path, capsys):
+def test_commands_on_recipes(world, tmp_path):
     """With the paper's recipe and the study's as they are, and small ones in the place of the
     others.
     """
@@ -212,7 +209,7 @@ def test_commands_on_recipes(world, tmp_path, capsys):
     make_world(tmp_path).rename(tmp_path / "quickstart")
     shutil.copy(copy_of(world, tmp_path), tmp_path / "repro")
     for command in ON_RECIPES:
-        printed = do(shlex.split(command)[1:], tmp_path, capsys)
+        printed = do(shlex.split(command)[1:], tmp_path)
         assert printed.startswith("# ") == (command.split()[1] in ("flops", "plan", "recipes"))
     assert (tmp_path / "run/tokens/xx/manifest.json").exists()
 

@@ -16,11 +16,12 @@ from ds_minimodel.artifacts.models import load_body, load_model
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.models.body import BASE_ROWS, LanguagePack
 from ds_minimodel.models.trainable import NewTokenPenalty
+from tests.helpers.commands import refused
 from tests.helpers.files import read_json
 from tests.pipeline.extension_world import make_recipe
 
 from ..forks import done, run
-from .conftest import make_world, read_in, refused, run_two_ranks
+from .conftest import make_world, read_in, run_two_ranks
 
 pytestmark = pytest.mark.slow
 

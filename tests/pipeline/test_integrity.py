@@ -8,8 +8,10 @@ import shutil
 
 import pytest
 
+from tests.helpers.commands import refused
+
 from ..forks import run
-from .conftest import copy_of, refused
+from .conftest import copy_of
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,12 @@ import pytest
 
 from ds_minimodel.cli.main import main
 from ds_minimodel.pipeline import training
+from tests.helpers.commands import refused
 from tests.helpers.files import read_json
 from tests.pipeline.conftest import assert_same_weights, held_out
 
 from ..forks import Fork, killed_after
-from .conftest import copy_of, make_world, refused
+from .conftest import copy_of, make_world
 
 pytestmark = pytest.mark.slow
 

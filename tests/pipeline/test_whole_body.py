@@ -19,11 +19,12 @@ from ds_minimodel.data.store import TokenStore
 from ds_minimodel.export.folder import export_hf
 from ds_minimodel.models.low_rank import changed_name, updated
 from ds_minimodel.pipeline.plan import plans
+from tests.helpers.commands import refused
 from tests.helpers.files import read_json
 from tests.pipeline.extension_world import make_recipe
 
 from ..forks import done
-from .conftest import read_in, refused, run_two_ranks
+from .conftest import read_in, run_two_ranks
 
 pytestmark = pytest.mark.slow
 
