@@ -55,6 +55,7 @@ class StoreManifest(VocabularyManifest):
         whole_documents: whether a document is one text, not a sentence a line.
         masked: whether nothing is learned of some tokens.
         ends: tokens that end an answer of its dialogues.
+        prompt_tokens: count of those that every document begins with, before its text.
     """
 
     tokenizer_sha256: files.Sha256
@@ -62,6 +63,7 @@ class StoreManifest(VocabularyManifest):
     whole_documents: bool = False
     masked: bool = False
     ends: list[int] = []
+    prompt_tokens: files.Count = 0
 
     noun = "a token store; run the step prepare"
     kinds = ("token_store",)
@@ -189,6 +191,7 @@ class TokenStore:
         self.tokenizer_sha256 = manifest.tokenizer_sha256
         self.whole_documents = manifest.whole_documents
         self.masked = manifest.masked
+        self.prompt_tokens = manifest.prompt_tokens
         if tokenizer_sha256 not in (None, self.tokenizer_sha256):
             raise UserError(
                 f"{folder}: made with another tokenizer ({self.tokenizer_sha256[:12]}…, not "

@@ -34,6 +34,8 @@ class Examples:
         reads_start: Whether the head reads position 0 only, else every position.
         second: (N,) int64, position of the first token of each sequence's second text, where they
             have two.
+        prompts: (N,) int64, count of the tokens that a sequence begins with and that are no part of
+            its text, where they begin with any.
     """
 
     tokens: np.ndarray
@@ -41,6 +43,7 @@ class Examples:
     targets: np.ndarray
     reads_start: bool
     second: np.ndarray | None = None
+    prompts: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -93,6 +96,8 @@ class Examples:
             batch["loss_positions"] = np.zeros((len(index), 1), dtype=np.int64)
         if self.second is not None:
             batch["second"] = self.second[index]
+        if self.prompts is not None:
+            batch["prompts"] = self.prompts[index]
         return batch
 
 
@@ -103,6 +108,7 @@ def join(
     reads_start: bool,
     per_token: bool = False,
     second: Sequence[int] | None = None,
+    prompts: np.ndarray | None = None,
 ) -> Examples:
     """Lay sequences end to end.
 
@@ -112,6 +118,7 @@ def join(
         reads_start: As of Examples.
         per_token: Whether there is a target for each token.
         second: (N,) position of the first token of each sequence's second text.
+        prompts: As of Examples.
     """
     lengths = [len(sequence) for sequence in sequences]
     shaped = np.asarray(targets, dtype=np.int64)
@@ -123,6 +130,7 @@ def join(
         targets=shaped,
         reads_start=reads_start,
         second=None if second is None else np.asarray(second, dtype=np.int64),
+        prompts=prompts,
     )
 
 

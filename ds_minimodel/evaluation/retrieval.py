@@ -17,6 +17,7 @@ from ds_minimodel.common.config import EachOnce
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.evaluation.batches import join
 from ds_minimodel.evaluation.kind import Encoded, Labels, Logits, Scores, TaskConfig, TaskKind
+from ds_minimodel.evaluation.sentences import prompt_tokens
 from ds_minimodel.evaluation.tables import rows_of_file
 from ds_minimodel.text.rows import text_field
 
@@ -147,12 +148,24 @@ def encode_sought(
     begin and end a text and cut to fit `max_length`.
     """
     before_text = prompts or {}
-    texts = [before_text.get("query", "") + text for text in sought.queries]
-    texts += [before_text.get("document", "") + text for text in sought.documents]
+    of_query = before_text.get("query", "")
+    of_document = before_text.get("document", "")
+    texts = [of_query + text for text in sought.queries]
+    texts += [of_document + text for text in sought.documents]
     before, after = tokenizer.vocabulary.frame
     room = max_length - len(before) - len(after)
     sequences = [np.array([*before, *ids[:room], *after]) for ids in tokenizer.encode(texts)]
-    return Encoded(join(sequences, np.zeros(len(sequences)), reads_start=False))
+    counts = np.repeat(
+        [prompt_tokens(tokenizer, of_query), prompt_tokens(tokenizer, of_document)],
+        [len(sought.queries), len(sought.documents)],
+    )
+    examples = join(
+        sequences,
+        np.zeros(len(sequences)),
+        reads_start=False,
+        prompts=counts if counts.any() else None,
+    )
+    return Encoded(examples)
 
 
 def vectors_of(logits: Logits, count: int) -> np.ndarray:

@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from ds_minimodel.tokenizers.tokenizer import Tokenizer
 
 
+def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> int:
+    """Return the count of tokens that a text begins with that stands behind a prompt."""
+    if not prompt:
+        return 0
+    before, _ = tokenizer.vocabulary.frame
+    return len(before) + len(tokenizer.encode([prompt])[0])
+
+
 def sentence_examples(
     tokenizer: Tokenizer, texts: Sequence[str], head: FinishedHead, prompt: str = ""
 ) -> Examples:
@@ -26,7 +34,8 @@ def sentence_examples(
     room = head.max_length - 2
     encoded = tokenizer.encode([prompt + text for text in texts])
     sequences = [np.array([bos, *ids[:room], eos]) for ids in encoded]
-    return join(sequences, np.zeros(len(texts)), reads_start=False)
+    prompts = np.full(len(texts), prompt_tokens(tokenizer, prompt)) if prompt else None
+    return join(sequences, np.zeros(len(texts)), reads_start=False, prompts=prompts)
 
 
 def outputs_of_examples(model: Model, examples: Examples) -> NDArray[np.float32]:

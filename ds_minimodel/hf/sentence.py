@@ -173,10 +173,10 @@ def _sentence_head(folder: Path, config: BodyConfig) -> SentenceHead:
             "SentenceTransformer"
         )
     prompts = [Prompt(name=name, text=text or "") for name, text in said.prompts.items()]
-    if not pools_prompt and any(prompt.text for prompt in prompts):
+    if not pools_prompt and pooling == "cls" and any(prompt.text for prompt in prompts):
         raise UserError(
-            f"{modules[1][1] / PART}: include_prompt false is not served where there are prompts "
-            f"({folder / PROMPTS}); a prompt's tokens are pooled with the text's here"
+            f"{modules[1][1] / PART}: include_prompt false is served with the pooling mean alone, "
+            f"where there are prompts ({folder / PROMPTS})"
         )
     if said.default_prompt_name not in (None, *said.prompts):
         raise UserError(
@@ -189,6 +189,7 @@ def _sentence_head(folder: Path, config: BodyConfig) -> SentenceHead:
         projections=tuple(projections),
         normalises=modules[-1][0] == "Normalize",
         prompts=tuple(prompts),
+        pools_prompt=pools_prompt,
         default_prompt=said.default_prompt_name,
     )
 

@@ -69,7 +69,9 @@ class SentenceHead(FinishedHead):
     normalises: bool = False
     """Whether vectors have length 1."""
     prompts: Annotated[tuple[Prompt, ...], Field(strict=False)] = ()
-    """Those that the model was trained with, whose tokens are pooled like a text's."""
+    """Those that the model was trained with."""
+    pools_prompt: bool = True
+    """Whether a prompt's tokens are pooled like a text's."""
     default_prompt: str | None = None
     """Name of the one that it puts before every text, where nothing else is said."""
 

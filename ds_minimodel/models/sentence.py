@@ -132,11 +132,34 @@ class SentenceEncoder(TaskModel):
         x: (B, S, H), or (T, 1, H) where the batch is unpadded, rows beyond its tokens behind them.
         """
         lengths_B = batch.get("lengths")
+        left_out_B = self._left_out(batch)
         if "token_index" not in batch or lengths_B is None:
-            sums_BH = at_padding(x, 0.0, batch).sum(1)
-            return sums_BH / (x.shape[1] if lengths_B is None else lengths_B[:, None])
+            x = at_padding(x, 0.0, batch)
+            counts_B = x.new_full((len(x),), x.shape[1]) if lengths_B is None else lengths_B
+            if left_out_B is not None:
+                positions_S = torch.arange(x.shape[1], device=x.device)
+                x = x * (positions_S >= left_out_B[:, None])[..., None]
+                counts_B = counts_B - left_out_B
+            return x.sum(1) / counts_B[:, None]
         tokens_TH = x[: len(batch["token_index"]), 0]
-        return torch.segment_reduce(tokens_TH, "mean", lengths=lengths_B.long(), axis=0)
+        if left_out_B is None:
+            return torch.segment_reduce(tokens_TH, "mean", lengths=lengths_B.long(), axis=0)
+        lengths_B = lengths_B.long()
+        ends_B = lengths_B.cumsum(0)
+        positions_T = torch.arange(len(tokens_TH), device=x.device)
+        firsts_B = ends_B - lengths_B + left_out_B
+        is_read_T = positions_T >= torch.repeat_interleave(firsts_B, lengths_B)
+        sums_BH = torch.segment_reduce(
+            tokens_TH * is_read_T[:, None], "sum", lengths=lengths_B, axis=0
+        )
+        return sums_BH / (lengths_B - left_out_B)[:, None]
+
+    def _left_out(self, batch: Batch) -> Tensor | None:
+        """The first tokens of each text that are not pooled, (B,), where there are any."""
+        head = self.body.config.head
+        if isinstance(head, SentenceHead) and not head.pools_prompt:
+            return batch.get("prompts")
+        return None
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Sum of the losses of the texts, of what the head gives and of what it shall give, (B, D)

@@ -30,6 +30,7 @@ from ds_minimodel.common.random import (
 )
 from ds_minimodel.data.store import Reader, TokenStore, write_shard
 from ds_minimodel.evaluation.batches import ArrayBatch, Examples
+from ds_minimodel.evaluation.sentences import prompt_tokens
 from ds_minimodel.text.pairs import Pair
 from ds_minimodel.tokenizers.tokenizer import Tokenizer
 from ds_minimodel.training.world import World
@@ -74,12 +75,16 @@ def write_sides(
             (out, of_target, targets),
         ):
             kept = [ids for ids, is_kept in zip(ids_of_lines, fits, strict=True) if is_kept]
-            _write_store(place, tokenizer, kept, names)
+            _write_store(place, tokenizer, kept, names, prompt)
     return sum(fits)
 
 
 def _write_store(
-    folder: Path, tokenizer: Tokenizer, lines: Sequence[Sequence[int]], names: Sequence[str]
+    folder: Path,
+    tokenizer: Tokenizer,
+    lines: Sequence[Sequence[int]],
+    names: Sequence[str],
+    prompt: str,
 ) -> None:
     """Write a token store in which each line is a document: its ids and the end of a text, though
     nothing else be left of it.
@@ -104,6 +109,7 @@ def _write_store(
         documents=len(lines),
         tokens=sum(map(len, lines)) + len(lines),
         text=[*names],
+        prompt_tokens=prompt_tokens(tokenizer, prompt),
     )
 
 
@@ -125,7 +131,13 @@ def examples_of(store: TokenStore, length: int) -> Examples:
         tokens[place:first] = before
         tokens[first : first + size] = whole[start : start + size]
         tokens[first + size : first + size + len(after)] = after
-    return Examples(tokens, bounds, np.arange(len(sizes))[:, None], reads_start=False)
+    return Examples(
+        tokens,
+        bounds,
+        np.arange(len(sizes))[:, None],
+        reads_start=False,
+        prompts=np.full(len(sizes), store.prompt_tokens) if store.prompt_tokens else None,
+    )
 
 
 class Rows(Protocol):
@@ -296,11 +308,13 @@ def part_of(examples: Examples, first: int, last: int) -> Examples:
         bounds - bounds[0],
         examples.targets[first:last],
         examples.reads_start,
+        prompts=None if examples.prompts is None else examples.prompts[first:last],
     )
 
 
 def together(*parts: Examples) -> Examples:
     """The examples of several, one after another."""
+    prompts = [part.prompts for part in parts if part.prompts is not None]
     starts = np.cumsum([0, *(len(part.tokens) for part in parts)])
     bounds = [part.bounds[1:] + start for part, start in zip(parts, starts, strict=False)]
     return Examples(
@@ -308,4 +322,5 @@ def together(*parts: Examples) -> Examples:
         np.concatenate([[0], *bounds]),
         np.concatenate([part.targets for part in parts]),
         parts[0].reads_start,
+        prompts=np.concatenate(prompts) if len(prompts) == len(parts) else None,
     )

@@ -166,10 +166,10 @@ REFUSED = {
     "images": (in_file(SETTINGS, modality_config={"image": {}}), "modality_config"),
     "another kind of model": (in_file(PROMPTS, model_type="SparseEncoder"), "SparseEncoder"),
     "no such prompt": (in_file(PROMPTS, default_prompt_name="a"), "default_prompt_name"),
-    "prompts that are not pooled": (
+    "first states behind a prompt": (
         lambda folder: (
             change(folder / PROMPTS, prompts={"query": "query: "}),
-            change(folder / POOLING, include_prompt=False),
+            change(folder / POOLING, include_prompt=False, pooling_mode="cls"),
         ),
         "include_prompt",
     ),
@@ -205,6 +205,24 @@ def test_prompts_are_known(encoders, tmp_path):
     head = config_of(folder).config.head
     assert head.prompt("query") == "query: "
     assert head.prompt("document") == "passage: "
+
+
+@pytest.mark.parametrize("texts", [LINES, LINES[:1]], ids=["padded", "alone"])
+def test_a_prompt_that_is_not_pooled_is_read_alone(texts, encoders, tmp_path):
+    folder = save_sentence_model(encoders["bert-cased"], tmp_path / "theirs")
+    change(folder / PROMPTS, prompts={"query": "the harbour: "})
+    change(folder / POOLING, include_prompt=False)
+    refer(folder, tmp_path / "ours", "en")
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(texts, prompt_name="query")
+
+    body, _ = load_model(tmp_path / "ours")
+    assert not body.config.head.pools_prompt
+    language, tokenizer = open_pack(tmp_path / "ours", body, tmp_path / "ours")
+    model = plugged_module(body, language)
+    ours = encode_texts(model, tokenizer, texts, prompt=body.config.head.prompt("query"))
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    pooled = encode_texts(model, tokenizer, [f"the harbour: {text}" for text in texts])
+    assert np.abs(pooled - theirs).max() > 1e-3
 
 
 def extended(ours, folder):
