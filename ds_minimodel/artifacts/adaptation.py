@@ -247,12 +247,8 @@ def _adapter_of(
         if part == LORA_A:
             adapter |= {f"{peft_module}.lora_A.weight": tensor for peft_module in modules}
             continue
-        # The rows of a joint lora_B lie one module after the other.
-        start = 0
-        for peft_module, num_rows in split_rows(weight, modules, tensor.shape[0], config):
-            end = start + num_rows
-            adapter[f"{peft_module}.lora_B.weight"] = tensor.rows(start, end)
-            start = end
+        for peft_module, rows in split_rows(weight, modules, tensor.shape[0], config):
+            adapter[f"{peft_module}.lora_B.weight"] = tensor.rows(rows.start, rows.stop)
     return adapter
 
 

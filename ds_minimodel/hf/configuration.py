@@ -172,7 +172,8 @@ def _read_keys(
 ) -> tuple[Any, dict[str, Any]]:
     """Return (transformers' configuration of the keys that the family reads, its other keys).
 
-    UserError for a setting that would change that configuration.
+    Raises:
+        UserError: a setting would change that configuration.
     """
     make = library().CONFIG_MAPPING[architecture.model_type].from_dict
     of_labels = _OF_LABELS if has_labels(values.get("architectures")) else set()

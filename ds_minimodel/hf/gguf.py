@@ -113,7 +113,8 @@ class GgufFile(Source):
     def _take(self, key: str, kind: type, default: Any = None) -> Any:
         """Return the value of `key`, which thereby is used.
 
-        UserError where it is of another type, or is missing and there is no default.
+        Raises:
+            UserError: it is of another type, or is missing and there is no default.
         """
         value = self.facts.pop(key, default)
         if isinstance(value, float):
@@ -186,7 +187,8 @@ class GgufFile(Source):
     def _slowed_down(self, plain: Rotation, width: int) -> dict[str, Any]:
         """Return Llama 3.1's settings of angles.
 
-        UserError where the file's factors are not those that the settings make.
+        Raises:
+            UserError: the file's factors are not those that the settings make.
         """
         factors = self.tensors.pop(_FREQUENCIES).read()
         slow = plain._replace(factor=float(factors.max()))

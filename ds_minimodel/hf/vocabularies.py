@@ -216,7 +216,8 @@ def _vocabulary(
 ) -> Vocabulary:
     """Return the vocabulary of a tokenizer, whose special ids show in what it gives.
 
-    UserError where texts do not stand in a sequence as such a body has them.
+    Raises:
+        UserError: texts do not stand in a sequence as such a body has them.
     """
     with one_line(folder, "the tokenizer does not run"):
         first = tokenizer("a", add_special_tokens=False)["input_ids"]

@@ -5,6 +5,7 @@ Each is a model type, with tables of the names of configuration and parameters t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -155,10 +156,8 @@ class Architecture:
         hf_state: dict[str, Lazy] = {}
         for name, parts in self.names(tensors, head).items():
             lazy = tensors[name]
-            first = 0
             for part, rows in split_rows(name, parts, lazy.shape[0], config):
-                hf_state[part] = lazy if len(parts) == 1 else lazy.rows(first, first + rows)
-                first += rows
+                hf_state[part] = lazy if len(parts) == 1 else lazy.rows(rows.start, rows.stop)
         return hf_state
 
     def head_of(self, config: BodyConfig, depth: int) -> dict[str, str]:
@@ -168,17 +167,17 @@ class Architecture:
         """
         if config.head is None:
             return self.language_model_head(depth)
-        place = f"body.heads.{depth}."
+        here = f"body.heads.{depth}."
         of_language_model = self._head(depth)
         if not isinstance(config.head, SentenceHead):
-            names = {f"{place}dense": "classifier.dense", f"{place}out": "classifier.out_proj"}
+            names = {f"{here}dense": "classifier.dense", f"{here}out": "classifier.out_proj"}
             table = self.task_head(config, names)
             return table | of_language_model if config.tasks_read_head else table
         table = {
-            f"{place}projections.{index}": f"{PROJECTIONS}.{index}.linear"
+            f"{here}projections.{index}": f"{PROJECTIONS}.{index}.linear"
             for index in range(len(config.head.projections))
         }
-        norm = f"{place}final_norm"
+        norm = f"{here}final_norm"
         if norm in of_language_model:
             table[norm] = of_language_model[norm]
         return table
@@ -228,18 +227,22 @@ class Architecture:
 
 
 def split_rows(
-    name: str, parts: Sequence[str], rows: int, config: BodyConfig
-) -> list[tuple[str, int]]:
-    """Return the parts that a parameter concatenates, each with the number of its rows.
+    name: str, parts: Sequence[str], num_rows: int, config: BodyConfig
+) -> list[tuple[str, range]]:
+    """Return the parts that a parameter concatenates, each with its rows there.
 
     Args:
         name: of the parameter.
         parts: transformers' names, in order.
-        rows: of the parameter.
+        num_rows: of the parameter.
         config: of the body.
     """
-    counts = [rows // len(parts)] * len(parts)
+    counts = [num_rows // len(parts)] * len(parts)
     if len(parts) > 1 and name.split(".")[-2] == "qkv":
         heads = (config.num_heads, config.num_key_heads, config.num_key_heads)
         counts = [count * config.head_width for count in heads]
-    return list(zip(parts, counts, strict=True))
+    ends = itertools.accumulate(counts)
+    return [
+        (part, range(end - count, end))
+        for part, count, end in zip(parts, counts, ends, strict=True)
+    ]

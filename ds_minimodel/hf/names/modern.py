@@ -159,8 +159,11 @@ def _layer_types(config: Any) -> list[str]:
 def _period(kinds: Sequence[str], named: int, first: int) -> int:
     """Return every how many layers one sees all.
 
-    That is `named`, unless another number gives the `kinds` of layers and `named` does not.
-    first: 0 where the first layer of a period sees all, -1 where the last does.
+    Args:
+        kinds: of the layers.
+        named: the answer of the configuration, which is taken unless another one alone gives these
+            kinds.
+        first: 0 where the first layer of a period sees all, -1 where the last does.
     """
     sees_all = [kind == _GLOBAL for kind in kinds]
     for every in (named, *range(1, len(kinds) + 2)):
@@ -276,7 +279,7 @@ MODERNBERT = ModernArchitecture(
 def _grouped(
     model_type: str, classes: str, config_class: type[modern.ModernConfig], **differs: Any
 ) -> ModernArchitecture:
-    """Return a family like Llama's. differs: fields in which it is another."""
+    """Return a family like Llama's; `differs` are the fields in which it is another."""
     values: dict[str, Any] = dict(
         endings=("ForCausalLM",),
         keys={**_KEYS, "norm_eps": "rms_norm_eps"},

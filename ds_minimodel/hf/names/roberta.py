@@ -92,7 +92,12 @@ def _architecture(
 ) -> RobertaArchitecture:
     """Return a family like RoBERTa's.
 
-    name: how the names of its parameters begin. differs: fields in which it is another.
+    Args:
+        model_type: in config.json.
+        classes: prefix of the names of its model classes.
+        name: how the names of its parameters begin.
+        first_position: row of the table of positions that the first token has.
+        differs: fields in which it is another.
     """
     values: dict[str, Any] = dict(
         first_position=first_position,
