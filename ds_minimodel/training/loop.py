@@ -41,7 +41,7 @@ Batch = dict[str, Any]
 Batches = Callable[[int], list[Batch]]
 Weights = dict[str, torch.Tensor]
 # A function of the step, the module and what gives its trained weights.
-Scores = Callable[[int, torch.nn.Module, Callable[[], Weights]], dict[str, float]]
+Scoring = Callable[[int, torch.nn.Module, Callable[[], Weights]], dict[str, float]]
 # So many steps are prepared ahead.
 AHEAD = 2
 
@@ -82,7 +82,7 @@ class Evaluation(NamedTuple):
     """
 
     steps: Collection[int] = ()
-    scores: Scores = lambda *_: {}
+    scores: Scoring = lambda *_: {}
 
 
 def train(

@@ -28,8 +28,8 @@ from ds_minimodel.training.world import World
 
 # One line of metrics.jsonl.
 MetricsLine = dict[str, float]
-# A function that gives what an evaluation of the model after a step adds to the line of that step.
-Scores = Callable[[int], MetricsLine]
+# A function of the step that evaluates the model, and gives what is added to the step's line.
+Evaluate = Callable[[int], MetricsLine]
 
 
 class _Line(Stored):
@@ -98,12 +98,12 @@ class MetricsLogger:
         """Return whether losses are reported after `step` steps."""
         return step % self.every == 0 or step == self.run.schedule.steps
 
-    def report(self, step: int, scores: Scores = lambda _: {}) -> None:
+    def report(self, step: int, evaluate: Evaluate = lambda _: {}) -> None:
         """Write the means over the steps since the last report.
 
         Args:
             step: number of steps done.
-            scores: of the model as it is now.
+            evaluate: gives scores of the model as it is now.
 
         Raises:
             UserError: the loss is not finite, or a file cannot be written.
@@ -112,23 +112,23 @@ class MetricsLogger:
             return
         record = self._read(step)
         self.world.replicated(lambda: self._check(record))
-        self.write(record, scores)
+        self.write(record, evaluate)
         self.progress.update(step, f"loss {record['loss']:.3f}{self.note}")
 
-    def write(self, record: MetricsLine, scores: Scores) -> None:
+    def write(self, record: MetricsLine, evaluate: Evaluate) -> None:
         """Write a record with the scores of its step.
 
         Args:
             record: what is known of the step.
-            scores: of the model as it is now; the time that they take does not count as training's.
+            evaluate: gives scores of the model as it is now; its time does not count as training's.
         """
-        values = scores(int(record["step"]))
-        record |= values
+        scores = evaluate(int(record["step"]))
+        record |= scores
         self.last_time = time.monotonic()
         # A full disk ends all ranks.
         self.world.broadcast_from_rank0(lambda: self._write(record))
-        if values:
-            name, value = list(values.items())[-1]
+        if scores:
+            name, value = list(scores.items())[-1]
             self.note = f", {name} {value:.3f}"
 
     def _check(self, record: MetricsLine) -> None:
@@ -186,7 +186,8 @@ class MetricsLogger:
     def _open(self) -> None:
         """Open metrics.jsonl and the TensorBoard events.
 
-        UserError, here and below, where they cannot be written.
+        Raises:
+            UserError: one cannot be written, as in the methods below.
         """
         from torch.utils.tensorboard import SummaryWriter
 

@@ -202,8 +202,14 @@ def partition_of_run(module: torch.nn.Module, run: Run, world: World) -> Partiti
     def find() -> Partition:
         memory = memory_of(world.device, max(ranks_of_hosts))
         zero = config.zero_memory(run.deepspeed)
-        setup = Setup(**asdict(run.execution), ranks=world.size, device_memory=memory, zero=zero)
-        return partition_of(module, setup._replace(tensor_parallel=world.tensor.size))
+        setup = Setup(
+            **asdict(run.execution),
+            ranks=world.size,
+            device_memory=memory,
+            tensor_parallel=world.tensor.size,
+            zero=zero,
+        )
+        return partition_of(module, setup)
 
     # The last rank's share is never less than another's (Group.shares).
     return world.all_gather_object(find)[-1]

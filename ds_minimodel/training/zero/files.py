@@ -177,7 +177,12 @@ def _of_stages_1_and_2(shards: list[dict]) -> tuple[Fragments, dict]:
 
 
 def _of_stage_3(shards: list[dict], shapes: list[dict]) -> tuple[Fragments, dict]:
-    """shapes: {name: shape} of each vector, in the order in which the parameters lie in it."""
+    """Return the fragments of all ranks' shards, and the states of the last.
+
+    Args:
+        shards: of each rank.
+        shapes: {name: shape} of each vector, in the order in which the parameters lie in it.
+    """
     fragments: Fragments = defaultdict(list)
     for rank, shard in enumerate(shards):
         states = shard["optimizer_state_dict"]["state"]
