@@ -97,7 +97,7 @@ def _status(options: Options) -> None:
     else:
         print("\n".join(_lines(jobs)))
         if (given / CALL).is_file() and any(job.state != "complete" for job in jobs):
-            print("the same call of `ds-minimodel extend` goes on")
+            print("the same call of `ds-minimodel extend` resumes")
     damaged = [job for job in jobs if job.state == "damaged"]
     if options.verify and damaged:
         more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
@@ -114,7 +114,7 @@ def _recipe_in(path: Path) -> str:
         return str(path / RECIPE)
     if (path / CALL).is_file():
         who, _ = holder(path / LOCK) or ("", "")
-        now = f"{who} reads the text" if who else "the same call goes on"
+        now = f"{who} reads the text" if who else "the same call resumes"
         raise UserError(f"{path}: extend has no recipe yet, and so no jobs; {now}")
     return str(path)
 

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except OtherRankError as error:
         sys.exit(USER_ERROR if error.is_users_mistake else FAILURE)
     except KeyboardInterrupt:
-        streams.say("ds-minimodel: interrupted; the same command goes on from what is complete")
+        streams.say("ds-minimodel: interrupted; the same command resumes from what is complete")
         sys.exit(FAILURE)
     except Exception as error:
         if not isinstance(error, BrokenPipeError):
@@ -88,7 +88,7 @@ def _line_of(error: Exception) -> str:
             "sizes fit"
         )
     if process.launched() and _CONNECTION_LOST in str(error):
-        return "another rank is gone; the same command goes on from the last checkpoint"
+        return "another rank is gone; the same command resumes from the last checkpoint"
     raise error
 
 

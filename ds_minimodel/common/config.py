@@ -36,7 +36,7 @@ def each_once(values: Listed) -> Listed:
     return values
 
 
-# Types of settings; docs/recipes.md shows their bounds beside the keys.
+# Types of settings, with their bounds.
 PositiveInt = Annotated[int, Field(gt=0, le=10**9)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=10**9)]
 # One dimension of a tensor.
@@ -102,7 +102,7 @@ class OneOf:
 class Section(BaseModel):
     """A mapping of the recipe: frozen, and with known keys only.
 
-    The docstring below a key is its row in docs/recipes.md.
+    The docstring below a key is its comment in docs/recipes.md.
     """
 
     model_config = ConfigDict(

@@ -401,7 +401,7 @@ def _aligned(call: Call) -> str:
         lines = _lines_of(call, recipe) + steps * recipe.adapt.batch_size * TRAINING_COST
         assert call.state.seconds_a_line is not None
         time_left = f"about {duration(lines * call.state.seconds_a_line / 3600)}"
-    return f"{said}; training goes on for {time_left}; Ctrl-C keeps {call.out / 'model'}"
+    return f"{said}; training continues for {time_left}; Ctrl-C keeps {call.out / 'model'}"
 
 
 def _scores(call: Call, recipe: Recipe) -> list[dict[str, Any]]:

@@ -182,14 +182,14 @@ def launch(arguments: Sequence[str], ranks: int) -> int:
             failures = {rank: failure.exitcode for rank, failure in error.failures.items()}
     if received:
         if failures:
-            _say("not all ranks have saved; the same command goes on from the last checkpoint")
+            _say("not all ranks have saved; the same command resumes from the last checkpoint")
         sys.exit(PREEMPTED if received[0] == signal.SIGTERM and not failures else 1)
     for rank, code in failures.items():
         # A negative code is a signal's; SIGTERM is what the launcher sends to the other ranks.
         if code < 0 and code != -signal.SIGTERM:
             name = signal.Signals(-code).name
             _say(
-                f"rank {rank} was ended by {name}; the same command goes on from the last "
+                f"rank {rank} was ended by {name}; the same command resumes from the last "
                 "checkpoint"
             )
     if 2 in failures.values():
@@ -314,7 +314,7 @@ def launch_on_hosts(
             signal.signal(number, handler)
     if isinstance(code, int) and code in (0, 2):
         return code
-    _say(f"deepspeed ended with {code}; the same command goes on from the last checkpoint")
+    _say(f"deepspeed ended with {code}; the same command resumes from the last checkpoint")
     return 1
 
 

@@ -235,7 +235,7 @@ def state_of(job: Job, layout: WorkdirLayout, *, verify: bool = False) -> tuple[
         # It is about a parent.
         return State.OUTDATED if record.complete else State.UNFINISHED, str(error)
     if goes_on:
-        return State.PENDING, f"goes on: {difference}"
+        return State.PENDING, f"continues: {difference}"
     if difference:
         return State.OUTDATED, difference
     if not record.complete:

@@ -59,7 +59,7 @@ def run_recipe(recipe: Recipe, *, rebuild: bool = False) -> Path:
     """Do all that is left of a recipe in this process, on one rank, and return the workdir.
 
     What the steps say goes to standard error. SIGINT and SIGTERM save a training run and raise
-    Stopped; the same call goes on from there.
+    Stopped; the same call resumes from there.
 
     Args:
         recipe: What is to be done.

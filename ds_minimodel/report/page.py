@@ -37,12 +37,12 @@ _NOTES = {
 }
 _NEXT = (
     "Load the folder model, which extend wrote, or write one with export-hf. With more --hours the "
-    "same call of extend goes on; with --chats and another --out it teaches a decoder to answer."
+    "same call of extend continues; with --chats and another --out it teaches a decoder to answer."
 )
 _NEXT_OF_PAIRS = (
     "Load the folder model, which extend wrote, as the untouched model is loaded. With more "
-    "--hours the same call of extend goes on. Pairs of the kind of text that is to be found, and a "
-    "dictionary beside them, bring more than longer training."
+    "--hours the same call of extend continues. Pairs of the kind of text that is to be found, and "
+    "a dictionary beside them, bring more than longer training."
 )
 _BANDS = "Bands: standard deviation over seeds. Dotted: near-maximal performance."
 _FIGURE_1 = (

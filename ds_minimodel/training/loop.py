@@ -150,7 +150,7 @@ def train(
     def stop_after(step: int) -> None:
         save(step)
         checkpoints.wait()
-        message = f"stopped after step {step} of {steps}; the same command goes on from there"
+        message = f"stopped after step {step} of {steps}; the same command resumes from there"
         raise Stopped(stop.received or signal.SIGTERM, message)
 
     loss_names = cast(list[str], module.loss_names)

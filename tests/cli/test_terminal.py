@@ -135,7 +135,7 @@ def test_status_of_a_folder_of_extend(tmp_path):
         return str(refused.value)
 
     (tmp_path / "call.json").write_text("{}")
-    assert said() == f"{tmp_path}: extend has no recipe yet, and so no jobs; the same call goes on"
+    assert said() == f"{tmp_path}: extend has no recipe yet, and so no jobs; the same call resumes"
     with lock(tmp_path / ".lock"):
         assert f"process {os.getpid()} on {os.uname().nodename} reads the text" in said()
     (tmp_path / "recipe.yaml").write_text("workdir: 3\n")

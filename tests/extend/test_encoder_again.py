@@ -114,7 +114,7 @@ def test_a_mini_model_is_built_after_the_aligned_model_stands(folder):
     (out / "call.json").write_text(json.dumps({**state, "seconds_a_line": 60.0}))
     said = call(folder, "mini", tokens=3000, mini="1+1")
     (line,) = (line for line in said if line.startswith("aligned: "))
-    assert re.search(r"training goes on for about [\d.]+ h;", line)
+    assert re.search(r"training continues for about [\d.]+ h;", line)
     assert (out / "run/adapt/minipost/xx/pack").exists()
     recipe = YAML(typ="safe").load(out / "recipe.yaml")
     assert recipe["build_mini"]["steps"] <= recipe["adapt"]["steps"] / 2

@@ -83,11 +83,11 @@ def test_what_is_finished_is_written_again_while_a_longer_training_is_begun(fold
 
     code, said, _ = run(f"status {out}")
     assert code == 0
-    assert said.endswith("the same call of `ds-minimodel extend` goes on\n")
+    assert said.endswith("the same call of `ds-minimodel extend` resumes\n")
     assert "`ds-minimodel run`" not in said
     done(f"{begin} 12k")
     assert (out / "model/model.safetensors").read_bytes() != model
-    assert "goes on" not in run(f"status {out}")[1]
+    assert "resumes" not in run(f"status {out}")[1]
 
 
 def test_another_strength_is_an_export_of_the_folder(folder, tmp_path):

@@ -144,7 +144,7 @@ def test_where_steps_may_grow_the_job_goes_on_and_its_children_after_it(job, unf
     middle, _ = growing(job.folder, 15)
     (stop if unfinished else run)(middle)
     longer, told = growing(job.folder, 20)
-    assert state_of(longer, layout) == (State.PENDING, "goes on: pretrain.steps: 15 -> 20")
+    assert state_of(longer, layout) == (State.PENDING, "continues: pretrain.steps: 15 -> 20")
     move_aside_if_stale(longer)
     assert not is_complete(longer)
     assert run(longer)

@@ -101,11 +101,11 @@ def test_the_others_end_when_a_rank_is_killed(recipe):
     process, ranks = train(recipe, "minijoint")
     ranks[1].kill()
     errors = said_by(process)
-    assert "another rank is gone; the same command goes on from the last checkpoint" in errors
+    assert "another rank is gone; the same command resumes from the last checkpoint" in errors
     assert not any(rank.is_running() for rank in ranks)
     assert process.returncode == 1
     assert "Traceback" not in errors
-    assert "was ended by SIGKILL; the same command goes on" in errors
+    assert "was ended by SIGKILL; the same command resumes" in errors
 
 
 @pytest.mark.long
@@ -119,7 +119,7 @@ def test_a_signal_whose_save_fails_is_no_success(recipe):
     assert process.returncode == 1, errors
     assert "checkpoints: File exists; fix this and run again" in errors
     assert "Traceback" not in errors
-    assert "not all ranks have saved; the same command goes on" in errors
+    assert "not all ranks have saved; the same command resumes" in errors
 
 
 @pytest.mark.long

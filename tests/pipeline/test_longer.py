@@ -92,7 +92,7 @@ def test_a_finished_run_goes_on_and_is_scored_again(short, long, tmp_path):
     assert_same_weights(recipe.parent / "run", short.parent / "run")
     assert checkpoints(recipe) == ["latest", "step-00000006"]
     command = (*of(recipe), *LONG)
-    assert status(recipe, *command) == {ADAPT: ("pending", "goes on: adapt.steps: 8 -> 32")}
+    assert status(recipe, *command) == {ADAPT: ("pending", "continues: adapt.steps: 8 -> 32")}
     kill = Fork(
         f"{killed_after.__module__}:killed_after", "step-00000030", ["adapt", str(recipe), *command]
     )

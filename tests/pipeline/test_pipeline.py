@@ -133,7 +133,7 @@ def test_signals_save_and_the_same_command_goes_on(world, tmp_path):
     for number, expected in ((signal.SIGINT, 1), (signal.SIGTERM, 75)):
         code, err = stop_when(start(f"run {recipe}", *longer), goes_on, number)
         assert code == expected
-        assert "the same command goes on from there" in err
+        assert "the same command resumes from there" in err
         assert list((workdir / "pretrain/bl_base/run/checkpoints").glob("step-*"))
         lines = metrics.read_text().count("\n")
     done(f"pretrain {recipe}", *longer)
