@@ -287,13 +287,12 @@ def _files_of(config: ExtendConfig, data: Data) -> dict[str, list[Any]]:
         if name == "model":
             contents = identity_of_base(config.model).items()
             files[option] = [{"name": file, "sha256": content} for file, content in contents]
-            continue
-        if name in ("pairs", "test_pairs", "test_task"):
+        elif name in ("pairs", "test_pairs", "test_task"):
             files[option] = [{"name": value, "sha256": Content.of(value)} for value in values]
-            continue
-        sources = find_text(values)
-        parts = draw_parts(sources, data.draw) if values in config.texts.values() else ()
-        files[option] = identity_of_text(sources, parts)
+        else:
+            sources = find_text(values)
+            parts = draw_parts(sources, data.draw) if values in config.texts.values() else ()
+            files[option] = identity_of_text(sources, parts)
     return files
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ds_minimodel.artifacts.base import keep_vocabulary, module_of
 from ds_minimodel.common.errors import UserError, one_line
@@ -27,6 +28,9 @@ from ds_minimodel.extend.looking import dtype_here
 from ds_minimodel.hf.source import ADAPTER_CONFIG, VOCABULARIES, tokenizer_of
 from ds_minimodel.ops import gpu
 from ds_minimodel.pipeline.steps.corpus import TEST_BYTES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def compare_models(
@@ -63,25 +67,31 @@ def _look_at(model: str | Path, base: str | Path, probe: Probe) -> Look:
     with tempfile.TemporaryDirectory() as scratch:
         vocabulary = Path(scratch) / "tokenizer"
         if _is_adapter(model):
-            module = module_of(base, dtype_here())
-            peft = import_extra("peft", "peft")
-            folder = Path(model)
-            if any((folder / name).is_file() for name in VOCABULARIES):
-                # An adapter with new tokens has a tokenizer of its own.
-                tokenizer = tokenizer_of(folder)
-                module.resize_token_embeddings(max(len(tokenizer), module.config.vocab_size))
-                tokenizer.save_pretrained(scratch)
-                module.config.save_pretrained(scratch)
-                module.generation_config.save_pretrained(scratch)
-                keep_vocabulary(scratch, vocabulary)
-            else:
-                keep_vocabulary(base, vocabulary)
-            with one_line(folder, f"it is no adapter of {base}"):
-                module = peft.PeftModel.from_pretrained(module, folder).merge_and_unload()
+            module = _merged(Path(model), base, vocabulary)
         else:
             module = module_of(model, dtype_here())
             keep_vocabulary(model, vocabulary)
         return look(Decoder(module.eval().to(gpu.device()), vocabulary), probe)
+
+
+def _merged(adapter: Path, base: str | Path, vocabulary: Path) -> PreTrainedModel:
+    """Return a base with an adapter merged into it, and write its vocabulary."""
+    module = module_of(base, dtype_here())
+    peft = import_extra("peft", "peft")
+    # An adapter with new tokens has a tokenizer of its own.
+    if any((adapter / name).is_file() for name in VOCABULARIES):
+        tokenizer = tokenizer_of(adapter)
+        module.resize_token_embeddings(max(len(tokenizer), module.config.vocab_size))
+        # The vocabulary is read from a folder that has the tokenizer beside the configuration.
+        scratch = vocabulary.parent
+        tokenizer.save_pretrained(scratch)
+        module.config.save_pretrained(scratch)
+        module.generation_config.save_pretrained(scratch)
+        keep_vocabulary(scratch, vocabulary)
+    else:
+        keep_vocabulary(base, vocabulary)
+    with one_line(adapter, f"it is no adapter of {base}"):
+        return peft.PeftModel.from_pretrained(module, adapter).merge_and_unload()
 
 
 def _is_adapter(model: str | Path) -> bool:

@@ -177,6 +177,11 @@ class ExtendConfig(Section):
         """{language: files, globs and data sets} of all text to train on or to keep."""
         return {self.source: self.source_text, self.language: self.text, **self.known_text}
 
+    @property
+    def given_texts(self) -> dict[str, list[str]]:
+        """`texts` without the languages that have none."""
+        return {language: files for language, files in self.texts.items() if files}
+
 
 def option_of(name: str) -> str:
     """Return the option of a field on the command line: `--source-text` for source_text."""
@@ -237,15 +242,19 @@ def _check_paths(config: ExtendConfig) -> None:
     for table in tables:
         if not Path(table).is_file():
             raise UserError(f"{table}: no such file; check the path")
-    owners = dict.fromkeys(find_text(config.text), config.language)
-    others = {config.source: config.source_text, **config.known_text}
-    for owner, files in {**others, "--test-text": config.test_text}.items():
+    uses = [
+        (config.language, config.text),
+        (config.source, config.source_text),
+        *config.known_text.items(),
+        ("--test-text", config.test_text),
+    ]
+    first_uses: dict[Path, str] = {}
+    for use, files in uses:
         for path in find_text(files):
-            if owners.setdefault(path, owner) != owner:
-                raise UserError(
-                    f"{path}: text of {owners[path]} and of {owner}; give each another file"
-                )
-    # A path that is not UTF-8 could not be written into the recipe: this raises an error.
+            first_use = first_uses.setdefault(path, use)
+            if first_use != use:
+                raise UserError(f"{path}: text of {first_use} and of {use}; give each another file")
+    # A path that is not UTF-8 raises UnicodeEncodeError here: the recipe could not hold it.
     str(config.folder).encode()
     if config.folder.exists() and not config.folder.is_dir():
         raise UserError(f"{config.folder}: this is a file, and --out names a folder")

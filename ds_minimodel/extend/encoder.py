@@ -38,9 +38,16 @@ from ds_minimodel.evaluation.retrieval import CANDIDATES, Retrieval, RetrievalCo
 from ds_minimodel.extend.call import Call, adaptation_of
 from ds_minimodel.extend.config import ExtendConfig
 from ds_minimodel.extend.length import measured_rate
-from ds_minimodel.extend.recipe import MAX_PASSES, SPARE_STEPS, TIMED_STEPS, WARM_STEPS, batch_of
+from ds_minimodel.extend.recipe import (
+    MAX_PASSES,
+    RECIPE_NAME,
+    SPARE_STEPS,
+    TIMED_STEPS,
+    WARM_STEPS,
+    batch_of,
+    count_ranks,
+)
 from ds_minimodel.extend.written import write_models
-from ds_minimodel.launch.hosts import ranks_on_hosts
 from ds_minimodel.models.heads import FinishedHead, LabelHead, SentenceHead
 from ds_minimodel.models.kind import BodyConfig
 from ds_minimodel.pipeline.layout import WorkdirLayout
@@ -69,14 +76,12 @@ FEW_PAIRS = 5000  # below which more of them bring much
 RATES = {"bl_base": 1e-3, "minipost": 1e-3, "lora": 5e-4, "full": 2e-5}
 SYSTEMS = {None: "bl_base", "embeddings": "bl_base", "lora": "lora", "all": "full"}
 REPLAY = 0.5  # of the samples are in the source, where the body trains
-ALIGNED_BY = "bl_base"  # before a mini-model is built, which nothing aligned needs
+ALIGNED_BY = "bl_base"  # The first model needs no mini-model, which is built only to train.
 MINI_STEPS = 600  # at most, that train new layers of a mini-model
 MINI_SHARE = 0.5  # of the steps of a training, at most; more would cost what the mini-model saves
 ACTIVATION_BYTES = 34 * 4  # of a token, for each layer and number of its width
 MICRO_BATCH_BYTES = 3e8
 TRAINING_COST = 2.0  # of a line, where reading it costs 1
-
-_RECIPE = "the recipe of extend"  # as messages call it before it is a file
 
 
 def extend_encoder(call: Call) -> None:
@@ -90,10 +95,11 @@ def extend_encoder(call: Call) -> None:
     else:
         _write_recipe(call)
     if not call.state.steps:
-        call.run(until="adapt")  # of no steps yet: the new rows as they are aligned
+        # The recipe has no steps yet, so this makes the new rows as they are aligned.
+        call.run(until="adapt")
         write_models(call, None)
         _score(call)
-        call.say(_aligned(call))
+        call.say(_alignment_message(call))
     if _set_length(call):
         call.run(until="adapt")
         write_models(call, None)
@@ -114,7 +120,7 @@ def _write_recipe(call: Call) -> None:
     head = base.config.head
     assert head is not None
     values = _first_values(config, base.config, head)
-    recipe = recipe_of_values(values, _RECIPE)
+    recipe = recipe_of_values(values, RECIPE_NAME)
     call.record(recipe.data)
     run_step_here(STEPS["corpus"], recipe, rebuild=True)
     layout = WorkdirLayout(recipe.workdir)
@@ -145,7 +151,7 @@ def _write_recipe(call: Call) -> None:
 def _first_values(config: ExtendConfig, body: BodyConfig, head: FinishedHead) -> dict[str, Any]:
     """Return all of the recipe but what the pairs decide."""
     system = "minipost" if config.mini else SYSTEMS[config.train]
-    batch = batch_of(BATCH, _ranks(config))
+    batch = batch_of(BATCH, count_ranks(config))
     adapt: dict[str, Any] = {
         "steps": 0,
         "batch_size": batch,
@@ -157,10 +163,9 @@ def _first_values(config: ExtendConfig, body: BodyConfig, head: FinishedHead) ->
     }
     if system in ("lora", "full"):
         adapt["replay"] = REPLAY
-    given = {language: files for language, files in config.texts.items() if files}
     data: dict[str, Any] = {"pairs": {config.language: config.pairs}, "column": config.column}
-    if given:
-        data["text"] = given
+    if config.given_texts:
+        data["text"] = config.given_texts
     if config.test_pairs:
         data["test_pairs"] = {config.language: config.test_pairs}
     if config.pair_columns:
@@ -195,12 +200,6 @@ def _mini_steps(steps: int) -> int:
     return max(1, min(MINI_STEPS, int(MINI_SHARE * steps)))
 
 
-def _ranks(config: ExtendConfig) -> int:
-    if config.hostfile:
-        return ranks_on_hosts(config.hostfile, config.ranks)
-    return config.ranks or 1
-
-
 def _layers_of(mini: str, num_layers: int) -> tuple[int, int]:
     """Return (layers of the body, new ones) of "3+1"; UserError where the body has not so many."""
     depth, new_layers = map(int, mini.split("+"))
@@ -227,6 +226,7 @@ def _write_tests(call: Call, corpus: PairCorpus, head: FinishedHead) -> dict[str
     for text in (*tests, *corpus.held_out):
         if not text.pairs or kind is None:
             continue
+        # Lines of the same text are added to those that are asked for, as further candidates.
         others = [pair for same in corpus.training if same.name == text.name for pair in same.lines]
         rows = filled(_turned(text.pairs[:CANDIDATES]), _turned(others or lines))
         asked = min(len(text.pairs), CANDIDATES)
@@ -248,8 +248,9 @@ def _write_tests(call: Call, corpus: PairCorpus, head: FinishedHead) -> dict[str
 
 
 def _kind_of(head: FinishedHead) -> str | None:
-    """Return the kind of task that says whether a text is read as its translation is; None of a
-    score for two texts, of which there are no pairs.
+    """Return the kind of task that compares a text with its translation.
+
+    There is none (None) for a head that scores two texts, of which there are no pairs.
     """
     if isinstance(head, SentenceHead):
         return "retrieval"
@@ -314,7 +315,7 @@ def _micro_batch(
     """Return how many lines are computed at once: the most that divide a rank's share of a batch,
     and whose activations take MICRO_BATCH_BYTES where they are long.
     """
-    per_rank = values["adapt"]["batch_size"] // _ranks(config)
+    per_rank = values["adapt"]["batch_size"] // count_ranks(config)
     tokens = MICRO_BATCH_BYTES / (ACTIVATION_BYTES * body.num_layers * body.hidden_size)
     long_line = 2 * float(np.quantile(words, 0.95)) + 2
     sizes = [size for size in range(1, per_rank + 1) if per_rank % size == 0]
@@ -376,7 +377,7 @@ def _score(call: Call) -> None:
         call.note(seconds_a_line=(time.monotonic() - began) / max(1, counted))
 
 
-def _aligned(call: Call) -> str:
+def _alignment_message(call: Call) -> str:
     """Say what is found without training, and how long training will take."""
     recipe = call.recipe()
     found = []

@@ -37,13 +37,17 @@ def set_length(call: Call, budget: TrainingBudget) -> None:
             f"{call.path}: a training of {former * tokens_a_step:,} tokens is begun; a shorter "
             "one takes another --out"
         )
-    limits = (FEW_TOKENS, *BATCHES)  # of tokens, beyond which other sizes would have been chosen
-    if former and any(former * tokens_a_step <= limit < steps * tokens_a_step for limit in limits):
+    # Beyond each of these counts of tokens other sizes are chosen.
+    limits = (FEW_TOKENS, *BATCHES)
+    former_tokens = former * tokens_a_step
+    tokens = steps * tokens_a_step
+    if former and any(former_tokens <= limit < tokens for limit in limits):
         call.say(
-            f"new tokens and the batch stay as chosen for {former * tokens_a_step:,} tokens; "
-            "another --out chooses anew"
+            f"new tokens and the batch stay as chosen for {former_tokens:,} tokens; another --out "
+            "chooses anew"
         )
-    if steps != adapt.steps:  # what would be refused is refused before anything is changed
+    # What would be refused is refused before anything is changed.
+    if steps != adapt.steps:
         steps_to_run(load_recipe(call.path, [f"adapt.steps={steps}"]), ranks=1, rebuild=False)
     # What is chosen is noted first: after a kill it is not chosen again.
     call.note(hours=budget.hours, tokens=budget.tokens, steps=steps)
@@ -52,8 +56,9 @@ def set_length(call: Call, budget: TrainingBudget) -> None:
 
 
 def measured_rate(recipe: Recipe) -> float:
-    """Return how many tokens a second a recipe's training took, by its steps so far; a sample is
-    counted as `adapt.seq_length` tokens.
+    """Return the tokens per second of a recipe's training so far, without its first steps.
+
+    A sample counts as `adapt.seq_length` tokens.
     """
     rows = read_json_lines(adaptation_of(recipe) / "run/metrics.jsonl")
     rates = [row["tokens_per_second"] for row in rows if "tokens_per_second" in row]
@@ -61,8 +66,9 @@ def measured_rate(recipe: Recipe) -> float:
 
 
 def _steps_in(call: Call, hours: float) -> int:
-    """Train the first steps, and return how many fit into the hours by their time, less that of all
-    that came before where this is the first call.
+    """Train the first steps, and return how many fit into the hours by their time.
+
+    In the first call what is done before the training counts as well.
     """
     begun = time.monotonic()
     recipe = call.recipe()

@@ -183,9 +183,12 @@ def find_kept(
         strengths = [1.0]
     strength, found, reason = choose_strength(comparison_at, strengths)
     if learned.update:
-        is_warning = len(strengths) > 1 and found.asked < MIN_TO_CHOOSE
-        lines = found.worse if is_warning else found.sentences
-        lines.insert(0, f"merge strength {strength:g}: {reason}; {another}.")
+        sentence = f"merge strength {strength:g}: {reason}; {another}."
+        # Where there were too few questions to choose by, that is a warning.
+        if len(strengths) > 1 and found.asked < MIN_TO_CHOOSE:
+            found.worse.insert(0, sentence)
+        else:
+            found.sentences.insert(0, sentence)
     kept = Kept(key=key, pack=identity(pack), strength=strength, **found.model_dump())
     write_json(path, kept.model_dump())
     return kept

@@ -11,7 +11,10 @@ from ds_minimodel.config.base import Base
 from ds_minimodel.config.systems import SYSTEMS
 from ds_minimodel.evaluation.likelihood import CONTEXT_BYTES
 from ds_minimodel.extend.config import MIN_NEW_TOKENS, ExtendConfig
+from ds_minimodel.launch.hosts import ranks_on_hosts
 from ds_minimodel.training.config import WARM_UP
+
+RECIPE_NAME = "the recipe of extend"  # in messages, before it is a file
 
 # {whether a body is causal: the task by which it is scored}
 SCORED_BY = {True: "bits-per-byte", False: "pseudo-likelihood"}
@@ -134,9 +137,8 @@ def first_values(config: ExtendConfig, base: Base, tokens: int) -> dict[str, Any
     if config.strength is not None:
         adapt["strength"] = config.strength
 
-    given = {language: files for language, files in config.texts.items() if files}
     data: dict[str, Any] = {
-        "text": given,
+        "text": config.given_texts,
         "held_out": HELD_OUT,
         "column": config.column,
         "draw": max(MIN_DRAWN_BYTES, DRAWN_BYTES_A_TOKEN * tokens),
@@ -156,12 +158,13 @@ def first_values(config: ExtendConfig, base: Base, tokens: int) -> dict[str, Any
         "data": data,
         "optimizer": {"clip": 1.0, "weight_decay": 0.0},
         "adapt": adapt,
-        "finetune": {"tasks": {task: _scoring(config, base, list(given))}},
+        "finetune": {"tasks": {task: _scoring(config, base)}},
     }
 
 
-def _scoring(config: ExtendConfig, base: Base, languages: list[str]) -> dict[str, Any]:
+def _scoring(config: ExtendConfig, base: Base) -> dict[str, Any]:
     """Return the task that scores held-out text, with a decoder in all languages that have some."""
+    languages = list(config.given_texts)
     if not base.config.causal:
         languages = [name for name in languages if name in (config.source, config.language)]
     max_length = min(base.config.max_positions, MAX_SCORED_TOKENS)
@@ -179,6 +182,13 @@ def guess_tokens(hours: float, base: Base, device: str) -> int:
     # A forward and a backward pass through products of frozen weights.
     flops_a_token = 4 * 12 * base.config.num_layers * base.config.hidden_size**2
     return int(3600 * hours * GUESSED_FLOPS[device] / flops_a_token)
+
+
+def count_ranks(config: ExtendConfig) -> int:
+    """Return how many ranks a call trains with, on all of its hosts."""
+    if config.hostfile:
+        return ranks_on_hosts(config.hostfile, config.ranks)
+    return config.ranks or 1
 
 
 def batch_of(size: int, ranks: int) -> int:
@@ -202,7 +212,7 @@ def set_sizes(
     is_timed: bool,
     ranks: int = 1,
 ) -> list[str]:
-    """Give a recipe its batch, its steps and a LoRA rank that can store what they bring.
+    """Give a recipe its batch, its steps, and a LoRA rank high enough for that much text.
 
     Args:
         values: The recipe, whose section `adapt` is changed.
@@ -235,10 +245,11 @@ def set_sizes(
         # It brings torch.
         from ds_minimodel.models.low_rank import low_rank_size
 
+        # The rank whose weights can store the text is rounded up to a power of two.
         weights_a_rank = low_rank_size(base.config, 1)
-        needed = min(tokens, text_tokens) / (BITS_A_WEIGHT * weights_a_rank)
-        power = math.ceil(math.log2(max(1, needed)))
-        adapt["rank"] = min(MAX_RANK, max(TRIED_RANK, 1 << power))
+        min_rank = min(tokens, text_tokens) / (BITS_A_WEIGHT * weights_a_rank)
+        power = math.ceil(math.log2(max(1, min_rank)))
+        adapt["rank"] = min(MAX_RANK, max(TRIED_RANK, 2**power))
 
     untried: list[str] = []
     if batch != size:

@@ -27,7 +27,9 @@ from ds_minimodel.extend.encoder import extend_encoder
 from ds_minimodel.extend.length import set_length
 from ds_minimodel.extend.recipe import (
     MAX_PASSES,
+    RECIPE_NAME,
     check_options,
+    count_ranks,
     first_values,
     guess_tokens,
     set_sizes,
@@ -35,7 +37,7 @@ from ds_minimodel.extend.recipe import (
 from ds_minimodel.extend.strength import choose_strength, look_before
 from ds_minimodel.extend.vocabulary_size import choose_vocabulary_size
 from ds_minimodel.extend.written import write_finished_again, write_models
-from ds_minimodel.launch.hosts import name_the_cpu, ranks_on_hosts
+from ds_minimodel.launch.hosts import name_the_cpu
 from ds_minimodel.models.heads import SentenceHead
 from ds_minimodel.pipeline.dialogues import check_chats
 from ds_minimodel.pipeline.layout import ADAPT, LOCK
@@ -47,8 +49,6 @@ from ds_minimodel.pipeline.steps.corpus import write_tests
 from ds_minimodel.text.chats import read_dialogues
 from ds_minimodel.text.reader import find_text, read_documents
 from ds_minimodel.tokenizers.guard import unguarded
-
-_RECIPE = "the recipe of extend"  # its name in messages, before it is a file
 
 
 def extend(config: ExtendConfig, say: Callable[[str], None] = print) -> Path:
@@ -69,12 +69,14 @@ def extend(config: ExtendConfig, say: Callable[[str], None] = print) -> Path:
     # It must come before what brings DeepSpeed is imported.
     name_the_cpu()
     out = config.folder
-    with lock(out / LOCK), _removed_where_refused(out):
+    with lock(out / LOCK), _emptied_if_refused(out):
         call = Call(config, say)
         if call.path.exists():
             call.check_same_options()
-        elif lack := unguarded(config.source):
-            say(lack)
+        else:
+            lack = unguarded(config.source)
+            if lack:
+                say(lack)
         if _learns_from_text(config):
             _extend_by_text(call)
         else:
@@ -104,15 +106,22 @@ def _say_what_options_lack(config: ExtendConfig, say: Callable[[str], None]) -> 
 
 
 @contextlib.contextmanager
-def _removed_where_refused(out: Path) -> Iterator[None]:
-    """Empty a folder that held nothing but the lock, where a call is refused before it trains."""
-    is_new = {*out.iterdir()} == {out / LOCK}
+def _emptied_if_refused(out: Path) -> Iterator[None]:
+    """Empty a new folder again where its first call is refused before it trains."""
+
+    def content() -> set[Path]:
+        return {*out.iterdir()} - {out / LOCK}
+
+    is_new = not content()
     try:
         yield
     except UserError:
         if is_new and not (out / "run" / ADAPT).exists():
-            for path in {*out.iterdir()} - {out / LOCK}:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            for path in content():
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
         raise
 
 
@@ -177,7 +186,7 @@ def _write_recipe(call: Call, budget: TrainingBudget) -> None:
         pass
 
     # The text is read into its corpora, and a part of it is kept to be scored.
-    recipe = recipe_of_values(values, _RECIPE)
+    recipe = recipe_of_values(values, RECIPE_NAME)
     call.record(recipe.data)
     run_step_here(STEPS["corpus"], recipe, rebuild=True)
     num_texts = len(config.texts) + len(find_text(config.test_text))
@@ -193,9 +202,7 @@ def _write_recipe(call: Call, budget: TrainingBudget) -> None:
         say=call.say,
     )
     values["tokenizer"]["vocab_size"] = vocabulary.new_tokens
-    ranks = config.ranks or 1
-    if config.hostfile:
-        ranks = ranks_on_hosts(config.hostfile, config.ranks)
+    ranks = count_ranks(config)
     untried = set_sizes(
         values,
         base,
@@ -209,7 +216,7 @@ def _write_recipe(call: Call, budget: TrainingBudget) -> None:
         check_chats(config.chats, config.model, vocabulary.seq_length)
 
     # The memory of this machine decides the size of micro-batches.
-    fitting = fit(recipe_of_values(values, _RECIPE), ranks, device)
+    fitting = fit(recipe_of_values(values, RECIPE_NAME), ranks, device)
     values["engine"] = fitting.engine
     call.say(f"micro-batches of {fitting.micro_batch_size}, {fitting.reason}")
     for line in untried:

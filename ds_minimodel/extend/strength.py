@@ -86,7 +86,7 @@ def choose_strength(call: Call, probe: Probe, before: Look) -> Kept:
             layout.kept(system, config.language),
             probe=probe,
             before=before,
-            strengths=(config.strength,) if config.strength else STRENGTHS,
+            strengths=STRENGTHS if config.strength is None else (config.strength,),
             another=f"another by ds-minimodel export-hf {call.out} OUT --strength S",
         )
         if kept.strength != recipe.adapt.of(system).strength:

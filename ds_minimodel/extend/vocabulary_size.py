@@ -16,8 +16,12 @@ FEW_TOKENS = 100_000
 
 
 class VocabularySize(NamedTuple):
-    """new_tokens: how many are added. text_tokens: of the text, with them. seq_length: tokens of a
-    sample, which has as many bytes whatever was chosen.
+    """The number of new tokens of a recipe, and what follows from it.
+
+    Attributes:
+        new_tokens: How many are added.
+        text_tokens: Of the text, with them.
+        seq_length: Tokens of a sample, which has as many bytes whatever was chosen.
     """
 
     new_tokens: int
@@ -77,7 +81,7 @@ def choose_vocabulary_size(
             f"{language}: {chosen['unknown']:.0%} of the text stays unknown with "
             f"{chosen['new_pieces']:,} new tokens; raise --vocab-size"
         )
-    say(f"{language}: {_sentence(chosen, rows[0], cheapest, is_spared=best is not cheapest)}")
+    say(f"{language}: {_sentence(chosen, rows[0], cheapest, is_short=best is not cheapest)}")
     length = round(recipe.adapt.seq_length * best["bytes_per_token"] / chosen["bytes_per_token"])
     return VocabularySize(
         new_tokens=chosen["new_pieces"],
@@ -87,15 +91,18 @@ def choose_vocabulary_size(
 
 
 def _sentence(
-    chosen: dict[str, Any], before: dict[str, Any], cheapest: dict[str, Any], is_spared: bool
+    chosen: dict[str, Any], before: dict[str, Any], cheapest: dict[str, Any], *, is_short: bool
 ) -> str:
-    """Say what the chosen number of tokens brings, and what the cheapest would."""
+    """Say what the chosen number of tokens brings, and what the cheapest would.
+
+    `is_short` says whether the training is too short for the cheapest to pay.
+    """
     compared = f"before {before['bytes_per_token']:.2f}"
     pages = f"{_tokens_of_page(chosen)} tokens to read or write, {_tokens_of_page(before)} before"
     if chosen is not cheapest:
         compared += f", with {cheapest['new_pieces']:,} {cheapest['bytes_per_token']:.2f}"
         pages += f", {_tokens_of_page(cheapest)} with --vocab-size {cheapest['new_pieces']}"
-    if is_spared:
+    if is_short:
         compared += f", which pay in trainings of more than {FEW_TOKENS:,} tokens"
     return (
         f"{chosen['new_pieces']:,} new tokens, {chosen['bytes_per_token']:.2f} bytes per token "

@@ -30,8 +30,12 @@ def write_models(call: Call, kept: Kept | None) -> None:
 
 
 def write_finished_again(call: Call, budget: TrainingBudget) -> bool:
-    """Write the models of a training that has ended where a longer one was begun since, and not
-    trained to its end; return whether that is what the budget asks for.
+    """Write the models of the last finished training again, if the budget asks for those.
+
+    A longer training has been begun since, and is not finished.
+
+    Returns:
+        Whether the models of the finished training are there.
     """
     finished = call.state.finished
     if finished is None or finished.steps == call.state.steps:
@@ -56,7 +60,8 @@ def _write(call: Call, finished: Finished) -> None:
     base = WorkdirLayout(recipe.workdir).model(system)
     pack = adaptation_of(recipe) / "pack"
     strength = finished.strength
-    call.note(written={})  # after a kill nothing there is a user's
+    # Where this process is killed meanwhile, no file there is taken for the user's.
+    call.note(written={})
     replace_folder(call.out / "model", lambda new: export_hf(base, new, pack, strength=strength))
     if system.trains == "low-rank" and finished.steps:
         replace_folder(call.out / "adapter", lambda new: export_adapter(base, new, pack, strength))
@@ -76,12 +81,12 @@ def _files(call: Call) -> dict[str, list[int]]:
 
 
 def _is_card(name: str) -> bool:
-    """Whether a file is a model's card, which is the user's to edit."""
+    """Return whether a file is a model's card, which is the user's to edit."""
     return Path(name).name == CARD
 
 
 def _are_as_written(call: Call) -> bool:
-    """Whether the models are there as they were written, but for their cards."""
+    """Return whether the models are there as they were written, but for their cards."""
     there = _files(call)
     written = call.state.written
     return bool(written) and all(
@@ -92,7 +97,9 @@ def _are_as_written(call: Call) -> bool:
 def _refuse_to_remove(call: Call) -> None:
     """Raise UserError where a user's file, or a card that was edited, would go with the models."""
     written = call.state.written
-    for name, facts in _files(call).items() if written else ():
+    if not written:
+        return
+    for name, facts in _files(call).items():
         if name not in written or (_is_card(name) and facts != written[name]):
             folder = call.out / Path(name).parts[0]
             raise UserError(
