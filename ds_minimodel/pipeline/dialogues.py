@@ -32,7 +32,7 @@ from ds_minimodel.hf.vocabularies import SAID, apply_template
 from ds_minimodel.text.chats import Dialogue, read_dialogues
 from ds_minimodel.text.corpus import MANY_PAGES, is_held_out
 from ds_minimodel.text.reader import read_documents
-from ds_minimodel.tokenizers.tokenizer import open_tokenizer
+from ds_minimodel.tokenizers.tokenizer import Tokenizer, open_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,6 +41,28 @@ LINE_START = 60  # characters by which a line of held-out text is known again
 MIN_LINE = 30  # characters of such a line
 NUM_CHECKED = 1000  # dialogues that are written once before a training is chosen
 _MARKS_ANSWERS = re.compile(r"\{%-?\s*generation\b")
+
+
+class _Store:
+    """Token store of dialogues that is being written.
+
+    Attributes:
+        folder: Of the store.
+        documents: Count of those that were added.
+    """
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer, stack: contextlib.ExitStack):
+        folder.mkdir(exist_ok=True)
+        self.folder = folder
+        self.documents = 0
+        # Ids from the vocabulary's size on are those that are not learned.
+        num_ids = 2 * tokenizer.vocabulary.size
+        self._add = stack.enter_context(write_shard(folder, 0, num_ids, tokenizer.sha256))
+
+    def add(self, document: NDArray[np.int64]) -> None:
+        """Append a document."""
+        self._add(document, [len(document)])
+        self.documents += 1
 
 
 def prepare_chats(
@@ -76,33 +98,30 @@ def prepare_chats(
     endings: set[Ending] = set()
     num_unanswered = 0
     with atomic_folder(out) as folder:
-        # Documents to train on come first, those that are held out second.
-        stores = [folder, folder / HELD_OUT] if held_out else [folder]
-        counts = [0, 0]
         with contextlib.ExitStack() as stack:
-            adds = []
-            for store in stores:
-                store.mkdir(exist_ok=True)
-                # Ids from the vocabulary's size on are those that are not learned.
-                shard = write_shard(store, 0, 2 * vocabulary.size, opened.sha256)
-                adds.append(stack.enter_context(shard))
+            training = _Store(folder, opened, stack)
+            stores = [training]
+            if held_out:
+                stores.append(_Store(folder / HELD_OUT, opened, stack))
             for dialogue, ending, samples in _sampled(
                 patterns, tokenizer_folder, str(tokenizer_folder), vocabulary, length, _say
             ):
                 # A dialogue is held out with all of its answers.
                 question = _question(dialogue)[-1]["content"]
-                side = int(_answers_with(dialogue, known) or is_held_out([question], held_out))
+                store = training
+                if _answers_with(dialogue, known) or is_held_out([question], held_out):
+                    store = stores[-1]
                 for sample in samples:
-                    adds[side](sample, [len(sample)])
-                    counts[side] += 1
+                    store.add(sample)
                 if not samples:
                     num_unanswered += 1
                 endings.add(ending)
-        if not counts[0]:
+        if not training.documents:
             files = ", ".join(map(str, patterns))
+            num_held_out = sum(store.documents for store in stores)
             raise UserError(
-                f"{files}: no answer begins in {length} tokens to train on; {counts[1]} are held "
-                "out"
+                f"{files}: no answer begins in {length} tokens to train on; {num_held_out} are "
+                "held out"
             )
         if num_unanswered:
             _say(
@@ -120,9 +139,13 @@ def prepare_chats(
             "masked": True,
         }
         # The held-out store lies in the other, whose manifest is written last.
-        for store, documents in [*zip(stores, counts, strict=False)][::-1]:
+        for store in reversed(stores):
             write_manifest(
-                store, kind="token_store", **vocabulary.facts(), **facts, documents=documents
+                store.folder,
+                kind="token_store",
+                **vocabulary.facts(),
+                **facts,
+                documents=store.documents,
             )
 
 
@@ -256,20 +279,27 @@ def _samples(
     """
     system = [turn for turn in dialogue if turn["role"] == "system"]
     turns = dialogue[len(system) :]
+
+    def written(count: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        ids, learned = _written(tokenizer, ending, [*system, *turns[:count]])
+        # A reader puts the token that begins a text before it itself.
+        first = 1 if ids[0] == vocabulary.bos else 0
+        return ids[first:], learned[first:]
+
     samples = []
     while turns:
         # As many turns as fit, but a question and its answer at least.
-        for end in range(2, len(turns) + 1, 2):
-            written, says = _written(tokenizer, ending, [*system, *turns[:end]])
-            # A reader puts the token that begins a text before it itself.
-            first = 1 if written[0] == vocabulary.bos else 0
-            fits = len(written) - first <= max_length
-            if fits or end == 2:
-                count = end
-                ids = written[first : first + max_length]
-                learned = says[first : first + max_length]
-            if not fits:
+        count = 2
+        ids, learned = written(count)
+        while len(ids) <= max_length and count < len(turns):
+            more_ids, more_learned = written(count + 2)
+            if len(more_ids) > max_length:
                 break
+            count += 2
+            ids = more_ids
+            learned = more_learned
+        ids = ids[:max_length]
+        learned = learned[:max_length]
         if learned.any():
             samples.append(ids + vocabulary.size * ~learned)
         turns = turns[count:]
@@ -399,7 +429,8 @@ def _written(
         if "weight" not in turn:
             learned |= (starts < stop) & (ends > start)
     if ending.is_added and ending.id is not None:
-        return np.array([*ids, ending.id], np.int64), np.array([*learned, "weight" not in turn])
+        is_learned = "weight" not in answers[-1]
+        return np.array([*ids, ending.id], np.int64), np.array([*learned, is_learned])
     return np.array(ids, np.int64), learned
 
 

@@ -1,8 +1,7 @@
-"""Lines that a sentence encoder is trained on: their tokens, the vectors that they are to get, and
-the order of their samples.
+"""Lines that a sentence encoder is trained on: tokens, target vectors, and the order of samples.
 
-A line's number is its place in the pairs that train. The token store of either side has it there,
-and so has the plain array of targets: what the untouched model makes of the pair's source side.
+A line's number is its place in the pairs that train, in the token stores of both sides and in the
+array of targets. A target is the vector that the untouched model has for the pair's source side.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def write_sides(
     names: Sequence[str] = (),
     prompt: str = "",
 ) -> int:
-    """Write the sides of pairs into token stores: of pairs whose source side is short enough.
+    """Write both sides of the pairs whose source side is short enough into token stores.
 
     Args:
         folder: store of the target sides; that of the source sides is its folder SOURCE.
@@ -66,17 +65,15 @@ def write_sides(
     """
     frame = sum(map(len, of_source.vocabulary.frame))
     sources = of_source.encode([prompt + pair.source for pair in lines])
-    fits = [len(ids) + frame <= max_length for ids in sources]
+    kept = [index for index, ids in enumerate(sources) if len(ids) + frame <= max_length]
     targets = of_target.encode([prompt + pair.target for pair in lines])
     with files.atomic_folder(folder) as out:
         (out / SOURCE).mkdir()
-        for place, tokenizer, ids_of_lines in (
-            (out / SOURCE, of_source, sources),
-            (out, of_target, targets),
-        ):
-            kept = [ids for ids, is_kept in zip(ids_of_lines, fits, strict=True) if is_kept]
-            _write_store(place, tokenizer, kept, names, prompt)
-    return sum(fits)
+        kept_sources = [sources[index] for index in kept]
+        kept_targets = [targets[index] for index in kept]
+        _write_store(out / SOURCE, of_source, kept_sources, names=names, prompt=prompt)
+        _write_store(out, of_target, kept_targets, names=names, prompt=prompt)
+    return len(kept)
 
 
 def _write_store(
@@ -86,8 +83,9 @@ def _write_store(
     names: Sequence[str],
     prompt: str,
 ) -> None:
-    """Write a token store in which each line is a document: its ids and the end of a text, though
-    nothing else be left of it.
+    """Write a token store in which each line is a document: its ids, if any, and the end of a text.
+
+    `names` is what the manifest says of the texts, `prompt` the text before each of them.
     """
     eos = tokenizer.vocabulary.require("eos", "a token store")
     shards = range(0, len(lines), SHARD_LINES)
@@ -114,14 +112,16 @@ def _write_store(
 
 
 def examples_of(store: TokenStore, length: int) -> Examples:
-    """The lines of a store as sequences of at most `length` tokens, between what begins and ends a
-    text; each has its number as its target.
+    """Return the lines of a store as sequences of at most `length` tokens.
+
+    A sequence has the tokens that begin and end a text. Its target is its line's number.
     """
     before, after = store.vocabulary.frame
     room = length - len(before) - len(after)
     ends = store.document_ends(0, store.num_tokens)
     starts = np.concatenate([[0], ends[:-1]])
-    sizes = np.minimum(ends - starts - 1, room)  # without the end of a text
+    # A document of the store ends with the end of a text, which is not of the line.
+    sizes = np.minimum(ends - starts - 1, room)
     bounds = np.concatenate([[0], np.cumsum(sizes + len(before) + len(after))])
     tokens = np.empty(bounds[-1], np.int32)
     whole = store.read(0, store.num_tokens)
@@ -141,7 +141,7 @@ def examples_of(store: TokenStore, length: int) -> Examples:
 
 
 class Rows(Protocol):
-    """(lines, D) float32, as an array or a file has them."""
+    """Rows of (lines, D) float32, in an array or in a file."""
 
     def __getitem__(self, numbers: NDArray[np.int64], /) -> NDArray[np.float32]: ...
 
@@ -182,22 +182,22 @@ class LineSampler:
         self._order = functools.lru_cache(2)(self._ordered)
 
     def batch(self, first: int, last: int) -> ArrayBatch:
-        """The batch of the samples [first, last), with targets (B, D) float32."""
-        epochs, places = np.divmod(np.arange(first, last), self.batches_per_epoch * self.batch_size)
+        """Return the samples [first, last), with targets (B, D) float32."""
+        epochs, slots = np.divmod(np.arange(first, last), self.batches_per_epoch * self.batch_size)
         lines = np.array(
             [
-                self._order(epoch)[place]
-                for epoch, place in zip(epochs.tolist(), places.tolist(), strict=True)
+                self._order(epoch)[slot]
+                for epoch, slot in zip(epochs.tolist(), slots.tolist(), strict=True)
             ]
         )
         keys = sample_key(self.seed, epochs, lines)
-        examples = self.examples
-        places = lines
-        if self.others is not None:
-            is_other = uniform(draws(stream_key(keys, Stream.REPLAY), 0, 1))[:, 0] < self.share
-            examples = self._both
-            places = np.where(is_other, lines + len(self.examples), lines)
-        return {**examples.batch(places, keys), "targets": self.targets[lines]}
+        targets = self.targets[lines]
+        if self.others is None:
+            return {**self.examples.batch(lines, keys), "targets": targets}
+        is_other = uniform(draws(stream_key(keys, Stream.REPLAY), 0, 1))[:, 0] < self.share
+        # The other sides stand behind all lines.
+        index = np.where(is_other, lines + len(self.examples), lines)
+        return {**self._both.batch(index, keys), "targets": targets}
 
     @functools.cached_property
     def _both(self) -> Examples:
@@ -205,7 +205,7 @@ class LineSampler:
         return together(self.examples, self.others)
 
     def _ordered(self, epoch: int) -> NDArray[np.int64]:
-        """The lines of an epoch in the order of its samples."""
+        """Return the lines of an epoch in the order of its samples."""
         count = len(self.examples)
         slots = self.batches_per_epoch * self.batch_size
         shuffled = permute(np.arange(slots) % count, count, self.seed, epoch)
@@ -231,7 +231,7 @@ class Targets:
     """Targets on disk, of which rows are read: `targets[numbers]` is (N, D) float32."""
 
     def __init__(self, folder: Path):
-        """UserError where they are damaged."""
+        """Open the targets; UserError where they are damaged."""
         manifest = files.read_artifact(folder, TargetsManifest)
         self.shape = manifest.lines, manifest.size
         self._read = Reader().of(folder / "targets.bin")
@@ -242,10 +242,9 @@ class Targets:
         return np.frombuffer(bytearray(b"".join(rows)), "<f4").reshape(len(rows), -1)
 
     def whole(self) -> NDArray[np.float32]:
-        """All of them."""
-        return np.frombuffer(self._read(0, 4 * self.shape[0] * self.shape[1]), "<f4").reshape(
-            self.shape
-        )
+        """Return all rows."""
+        num_lines, size = self.shape
+        return np.frombuffer(self._read(0, 4 * num_lines * size), "<f4").reshape(self.shape)
 
 
 def write_targets(
@@ -258,8 +257,8 @@ def write_targets(
 ) -> None:
     """Write what `outputs` gives of all lines, (N, size), into the artifact `folder`.
 
-    Each rank computes whole blocks, so that their number changes no bit. A killed process goes on
-    after the last block that it wrote.
+    Each rank computes whole blocks, so that the count of ranks changes no bit. A killed process
+    goes on after the last block that it wrote.
     """
     path = folder / "targets.bin"
     data = world.data
@@ -284,6 +283,7 @@ def write_targets(
         for first in range(world.broadcast_from_rank0(begin), len(examples), lines):
             start = first + BLOCK_LINES * data.rank
             block = part_of(examples, start, start + BLOCK_LINES)
+            # Ranks that share a replica have the same block, which is written once.
             gathered = dict(world.all_gather_object(partial(_with_rank, data.rank, outputs, block)))
             blocks = [gathered[rank] for rank in sorted(gathered)]
             world.broadcast_from_rank0(partial(append, blocks))
@@ -295,12 +295,12 @@ def write_targets(
 def _with_rank(
     rank: int, outputs: Callable[[Examples], NDArray[np.float32]], block: Examples
 ) -> tuple[int, NDArray[np.float32]]:
-    """A block's vectors, none where it lies behind the last line."""
+    """Return the rank, and a block's vectors; none where it lies behind the last line."""
     return rank, outputs(block) if len(block) else np.zeros(0, np.float32)
 
 
 def part_of(examples: Examples, first: int, last: int) -> Examples:
-    """The examples [first, last), as far as there are any."""
+    """Return the examples [first, last), as far as there are any."""
     first = min(first, len(examples))
     bounds = examples.bounds[first : last + 1]
     return Examples(
@@ -313,7 +313,7 @@ def part_of(examples: Examples, first: int, last: int) -> Examples:
 
 
 def together(*parts: Examples) -> Examples:
-    """The examples of several, one after another."""
+    """Return the examples of several, one after another."""
     prompts = [part.prompts for part in parts if part.prompts is not None]
     starts = np.cumsum([0, *(len(part.tokens) for part in parts)])
     bounds = [part.bounds[1:] + start for part, start in zip(parts, starts, strict=False)]

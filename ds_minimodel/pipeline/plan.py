@@ -293,7 +293,10 @@ def fit(recipe: Recipe, ranks: int, device: Device) -> Fit:
     # Stage 0 asks each tensor by itself whether it is finite: 4,500 operators for the 241 tensors
     # of a LoRA update, and a GPU waits for each.
     lowest = 1 if device.type == "cuda" else 0
-    for stage in (lowest, 3) if ranks > 1 else (lowest,):
+    stages = [lowest]
+    if ranks > 1:
+        stages.append(3)
+    for stage in stages:
         for recomputes in (False, True):
             planner = replace(planner, load=planner.load._replace(recomputes=recomputes))
             size = planner.largest_micro_batch(setup._replace(zero_stage=stage), max_size)
@@ -306,7 +309,7 @@ def fit(recipe: Recipe, ranks: int, device: Device) -> Fit:
                 reason += f" (by the forecast for {device.name})"
                 return Fit(stage, size, recomputes, reason)
     return Fit(
-        zero_stage=3 if ranks > 1 else lowest,
+        zero_stage=stages[-1],
         micro_batch_size=1,
         recompute_layers=True,
         reason=f"which need more memory than {device.name} has by the forecast, and are tried",

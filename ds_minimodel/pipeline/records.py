@@ -130,8 +130,9 @@ def current_inputs(
                 f"{folder}: missing or not finished; run the step that makes it, or "
                 f"{command_of(folder)}"
             )
-        # A child that is complete does without its parents' artifacts.
-        if not _is_as_made(folder, parent) and to_be_read:
+        # It raises where an artifact has changed; one that is missing matters to a reader only.
+        is_all_there = _is_as_made(folder, parent)
+        if to_be_read and not is_all_there:
             raise UserError(
                 f"{folder}: no longer all there; run the step that makes it, or "
                 f"{command_of(folder)}"
@@ -172,6 +173,8 @@ def difference_of(job: Job, record: Record) -> tuple[str, bool]:
         UserError: As of `current_inputs`.
     """
     differences = list(_differences(record.inputs, current_inputs(job, record)[0]))
+    if not differences:
+        return "", False
     parents = {
         f"parents.{os.path.relpath(folder, job.folder)}": read_record(folder)
         for folder in job.parents
@@ -183,8 +186,6 @@ def difference_of(job: Job, record: Record) -> tuple[str, bool]:
         parent = parents.get(key)
         return parent is not None and old in parent.former
 
-    if not differences:
-        return "", False
     key, old, new = differences[0]
     first = f"{key}: {old} -> {new}"[:MAX_DIFFERENCE]
     return first, all(is_growth(*difference) for difference in differences)

@@ -320,15 +320,15 @@ def text_sampler(context: Context, step: TextStepConfig, language: str) -> Sampl
     layout = context.layout
     section = step.training
 
-    def sampler(folder: Path, language: str, blocks: str = step.blocks) -> Sampler:
+    def sampler(folder: Path, vocabulary_of: str, blocks: str) -> Sampler:
         context.world.broadcast_from_rank0(
-            lambda: _store(context, folder, language, verify=True).num_tokens
+            lambda: _store(context, folder, vocabulary_of, verify=True).num_tokens
         )
-        store = _store(context, folder, language)
+        store = _store(context, folder, vocabulary_of)
         tables = layout.root / TOKENS
         return _sampler(context, step, store, step.seed, blocks, tables)
 
-    samples = sampler(layout.tokens(language), language)
+    samples = sampler(layout.tokens(language), language, step.blocks)
     if not isinstance(section, Adapt) or language == step.source:
         return samples
     if language in step.data.chats:
@@ -345,7 +345,7 @@ def text_sampler(context: Context, step: TextStepConfig, language: str) -> Sampl
         # Its texts were cut off, so no block may go on from one to the next.
         others = sampler(layout.own_replay(), step.source, "complete_doc")
     else:
-        others = sampler(layout.tokens(step.source), step.source)
+        others = sampler(layout.tokens(step.source), step.source, step.blocks)
     return Sampler(
         MixedReader(samples.reader, others.reader, section.replay), samples.objective, section
     )
@@ -574,10 +574,11 @@ def evaluated_steps(
     does not decide the count.
     """
     trained_samples = section.steps * section.batch_size
-    growing = 0
-    if run.schedule.stable_steps:
-        growing = max(MIN_SAMPLES, GROWING_BATCHES * section.batch_size)
-    affordable_evaluations = int(SHORT_COST * trained_samples / (growing or MIN_SAMPLES))
+    may_grow = run.schedule.stable_steps > 0
+    min_samples = MIN_SAMPLES
+    if may_grow:
+        min_samples = max(MIN_SAMPLES, GROWING_BATCHES * section.batch_size)
+    affordable_evaluations = int(SHORT_COST * trained_samples / min_samples)
     num_evaluations = min(NUM_EVALUATIONS, max(1, affordable_evaluations))
     every = max(1, -(-section.steps // num_evaluations))
     steps = {*range(0, section.steps, every), section.steps}
@@ -585,8 +586,10 @@ def evaluated_steps(
     if body:
         steps.update(body.snapshots)
         passes = len(steps) + len(body.snapshots) * (body.num_layers / body.trained_layers)
-    affordable_samples = growing or int(MAX_COST * trained_samples / passes)
-    return steps, max(MIN_SAMPLES, min(affordable_samples, MAX_SAMPLES))
+    num_samples = min_samples
+    if not may_grow:
+        num_samples = max(min_samples, int(MAX_COST * trained_samples / passes))
+    return steps, min(num_samples, MAX_SAMPLES)
 
 
 def losses_of(
@@ -630,12 +633,11 @@ def losses_of(
     if data.size > 1:
         torch.distributed.all_reduce(totals, group=data.handle)
     terms, *sums_of_heads = totals.tolist()
-    nats_of = {f"{name}nats_per_token": sums_of_heads[-1]}
-    if len(sums_of_heads) > 1:
+    nats_of_heads = [nats / max(1, terms) for nats in sums_of_heads]
+    losses: dict[str, float] = {}
+    if len(nats_of_heads) > 1:
         heads = cast(list[str], module.loss_names)
-        per_head = dict(zip(heads, sums_of_heads, strict=True))
-        nats_of = {
-            f"{name}nats_per_token/{head}": nats for head, nats in per_head.items()
-        } | nats_of
-    values = {key: nats / max(1, terms) for key, nats in nats_of.items()}
-    return {key: value for key, value in values.items() if math.isfinite(value)}
+        for head, nats in zip(heads, nats_of_heads, strict=True):
+            losses[f"{name}nats_per_token/{head}"] = nats
+    losses[f"{name}nats_per_token"] = nats_of_heads[-1]
+    return {key: nats for key, nats in losses.items() if math.isfinite(nats)}

@@ -150,9 +150,12 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
     body, source = load_model(layout.model(system))
     work = step.work(body.config, vocabulary.size, num_base)
     run = text_run(step, world, adapt_step_flops(system, step.depth, section, work))
+    trained_body = body
+    if system.builds_mini:
+        trained_body = load_body(layout.build_mini(system) / "mini")
     frozen, module = adapted_model(
         step,
-        load_body(layout.build_mini(system) / "mini") if system.builds_mini else body,
+        trained_body,
         vocab_size=vocabulary.size,
         num_base=num_base,
         dtype=DTYPES[run.execution.precision],
@@ -170,6 +173,10 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
         module.replays_in_every_batch = step.engine.zero_stage == 3
         if section.new_token_penalty:
             module.new_token_penalty = penalty_of_source(context, step, run)
+
+    ends: list[int] = []
+    if language in step.data.chats:
+        ends = read_artifact(layout.chats(language), StoreManifest).ends
 
     def learned(step: int, weights: trainable.Tensors) -> Adaptation:
         embeddings = {**initial.embeddings, **trainable.tensors_under(weights, "pack.")}
@@ -190,8 +197,6 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
         )
 
     num_layers = body.config.num_layers
-    chats = layout.chats(language)
-    ends = read_artifact(chats, StoreManifest).ends if language in step.data.chats else []
     # Without steps nothing has been made that lines would train toward.
     if not section.steps and not step.trained_by.predicts_tokens:
         save(0, {}, folder / "pack")
@@ -336,6 +341,7 @@ def penalty_of_source(context: Context, step: AdaptConfig, run: Run) -> trainabl
             states.append(x_PH)
             log_sums += [model.pack.log_sums(x_RH, table) for x_RH in x_PH.split(PENALTY_ROWS)]
     targets_per_sample = int(step.trained_by.share_read(section) * section.seq_length)
+    # A sample is penalised at a quarter as many states as it has targets, for all of them.
     return trainable.NewTokenPenalty(
         torch.cat(states),
         torch.cat(log_sums),
