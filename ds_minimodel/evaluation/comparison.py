@@ -123,6 +123,11 @@ class Sample(Stored):
     was_right: bool = False
     is_right: bool = False
 
+    @property
+    def was_lost(self) -> bool:
+        """Whether a right answer was lost."""
+        return self.was_right and not self.is_right
+
 
 class Comparison(Stored):
     """Findings of two looks.
@@ -196,21 +201,23 @@ def compare(before: Look, after: Look, probe: Probe, language: str = "") -> Comp
         )
         measures.append(right)
         interval = f"at 95 % from {-lost - half_width:+.1f} to {half_width - lost:+.1f}"
+        # -lost would print -0.0 where nothing was lost.
         sentences.append(f"right answers: {0 - lost:+.1f} points, {interval}.")
         if lost > MAX_POINTS_LOST:
             worse.append(f"right answers fall by {lost:.1f} points: {MORE_REPLAY}.")
     is_in_language = language_test(language, probe.code)
-    for name, answers in (("questions", questions), ("held-out dialogues", dialogues)):
+    groups = {"questions": questions, "held-out dialogues": dialogues}
+    for group, answers in groups.items():
         if not answers:
             continue
-        name = f"answers to {len(answers)} {name} that"
-        looping = _counted(f"{name} loop", answers, loops)
+        subject = f"answers to {len(answers)} {group} that"
+        looping = _counted(f"{subject} loop", answers, loops)
         more = looping.after - looping.before
         measures.append(looping)
         if more > MAX_POINTS_LOST / 100 * len(answers):
-            worse.append(f"{name} loop: {more:.0f} more: {MORE_REPLAY}.")
+            worse.append(f"{subject} loop: {more:.0f} more: {MORE_REPLAY}.")
         if is_in_language:
-            measures.append(_counted(f"{name} are in {language}", answers, is_in_language))
+            measures.append(_counted(f"{subject} are in {language}", answers, is_in_language))
     for name in before.bits:
         bits, tokens = _measures_of_text(name, before, after)
         measures += [bits, tokens]
@@ -218,8 +225,7 @@ def compare(before: Look, after: Look, probe: Probe, language: str = "") -> Comp
         if rise > MAX_RISE:
             worse.append(f"{name}: {rise:.1f} % more bits: give such text to --known-text.")
     sentences += [measure.sentence for measure in measures]
-    # Answers that were lost come first.
-    samples.sort(key=lambda sample: not sample.was_right or sample.is_right)
+    samples.sort(key=lambda sample: sample.was_lost, reverse=True)
     return Comparison(
         asked=len(questions),
         lost=lost,

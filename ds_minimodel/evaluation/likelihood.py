@@ -297,7 +297,8 @@ class Hidden(DocumentKind[HiddenConfig]):
             token_starts = [start for start, _ in spans]
             # The word that each token is of, and the token's index in it; -1 where it is shown.
             words = np.searchsorted(word_starts, token_starts, side="right") - 1
-            in_word = np.arange(len(ids)) - np.searchsorted(words, words)
+            first_of_word = np.searchsorted(words, words)
+            in_word = np.arange(len(ids)) - first_of_word
             in_hidden = np.where(is_hidden[words], in_word, -1)
             missing = 0
             for start, size in tokenizer.unknown(text, ids):
@@ -334,8 +335,12 @@ class Hidden(DocumentKind[HiddenConfig]):
 def _ends(sizes: Sequence[int], context: int, max_length: int) -> list[int]:
     """Return where parts of at most `context` bytes and `max_length` tokens end.
 
-    The last token of a part is also the first of the next one, where its bytes do not count. The
-    bytes of each token are `sizes`.
+    The last token of a part is also the first of the next one. Its bytes do not count there.
+
+    Args:
+        sizes: Bytes of each token.
+        context: Most bytes of a part.
+        max_length: Most tokens of a part.
     """
     ends: list[int] = []
     first = 0

@@ -305,7 +305,7 @@ def encode_questions(
         for begin in range(0, max(len(context.ids) - room, 0) + step, step):
             piece = context.ids[begin : begin + room]
             sequences.append(np.concatenate([head, piece, head[-1:]]))
-            # Where no token is of the answer, `first` is -1, before every window.
+            # An answer without tokens has -1 as its first token, which lies before every window.
             holds_answer = begin <= first and last < begin + len(piece)
             shift = len(head) - begin
             targets.append([first + shift, last + shift] if holds_answer else [0, 0])
@@ -330,6 +330,7 @@ def _encode_context(tokenizer: Tokenizer, text: str, first_token: int) -> _Conte
     """
     ids, offsets = tokenizer.encode_with_offsets(text)
     starts, ends = np.array(offsets, dtype=np.int32).reshape(-1, 2).T
+    # No start lies behind a later one, and no end before an earlier one.
     return _Context(
         ids=np.array(ids, dtype=np.int32),
         starts=np.minimum.accumulate(starts[::-1])[::-1],

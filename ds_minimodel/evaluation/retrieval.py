@@ -1,5 +1,4 @@
-"""Retrieval: whether a text's vector finds those of the texts that belong to it, among all of a
-file.
+"""Retrieval: whether a text's vector finds those of the texts that belong to it in a file.
 
 All documents are compared with all queries, without an index; nothing is finetuned.
 """
@@ -50,7 +49,10 @@ class RetrievalConfig(TaskConfig):
 class Sought:
     """Queries and documents, each text once.
 
-    right: (N, 2) int64, indices of a query and of a document that belong together.
+    Attributes:
+        queries: Texts that are asked for.
+        documents: Texts that are found.
+        right: (N, 2) int64, indices of a query and of a document that belong together.
     """
 
     queries: list[str]
@@ -93,10 +95,10 @@ class Retrieval(TaskKind[Sought, Encoded, RetrievalConfig]):
         encoded: Encoded,
         logits: Logits,
     ) -> Scores:
-        """Return as "score" the recall@1 of queries among documents, and all of Found, with "back_"
-        before its name for what documents find among queries.
+        """Return the scores of queries that find documents, and of documents that find queries.
 
-        logits: vectors (B, H).
+        "score" is the recall@1 of queries. The names of a Found are those of the first, and with
+        "back_" before them of the second. `logits` are vectors (B, H).
         """
         vectors = vectors_of(logits, len(encoded.examples))
         queries, documents = np.split(vectors, [len(records.queries)])
@@ -110,10 +112,14 @@ class Retrieval(TaskKind[Sought, Encoded, RetrievalConfig]):
 
 
 def read_sought(path: str, columns: Mapping[Role, str]) -> Sought:
-    """Read a file's rows. A text that stands in several is one query or document with all that
-    belongs to it; where a row's other side is empty, it is there to be chosen wrongly.
+    """Read a file's rows.
 
-    columns: role → column, where it has another name.
+    A text that stands in several rows is one query or document with all that belongs to it. One
+    whose row has no other side is only a wrong candidate.
+
+    Args:
+        path: Of the file.
+        columns: Role → column, where it has another name.
 
     Raises:
         UserError: As of tasks' files.
@@ -144,8 +150,9 @@ def encode_sought(
     max_length: int,
     prompts: Mapping[Role, str] | None = None,
 ) -> Encoded:
-    """Encode the queries, and then the documents, each after its prompt, between the tokens that
-    begin and end a text and cut to fit `max_length`.
+    """Encode the queries, and then the documents, each after its prompt.
+
+    The tokens that begin and end a text stand around it. It is cut to fit `max_length`.
     """
     before_text = prompts or {}
     of_query = before_text.get("query", "")
@@ -169,7 +176,7 @@ def encode_sought(
 
 
 def vectors_of(logits: Logits, count: int) -> np.ndarray:
-    """Return vectors (count, H) in their order. logits: (index (B,), vectors (B, H)) of batches."""
+    """Return vectors (count, H) in their order, from (index (B,), vectors (B, H)) of batches."""
     vectors: np.ndarray | None = None
     for index, vectors_BH in logits:
         if vectors is None:
@@ -182,8 +189,14 @@ def vectors_of(logits: Logits, count: int) -> np.ndarray:
 class Found(NamedTuple):
     """How well queries find documents, in percent.
 
-    low, high: interval of 95 % of recall_at_1, Wilson's. queries: that are asked. candidates:
-    documents.
+    Attributes:
+        recall_at_1: Queries whose nearest document is a right one.
+        recall_at_10: Queries with a right one among the ten nearest.
+        mrr: Mean reciprocal rank of the nearest right one.
+        low: Lower end of the interval of 95 % of recall_at_1, Wilson's.
+        high: Its upper end.
+        queries: Count of queries that are asked.
+        candidates: Count of documents.
     """
 
     recall_at_1: float
@@ -196,8 +209,12 @@ class Found(NamedTuple):
 
 
 def found(queries: np.ndarray, documents: np.ndarray, right: np.ndarray) -> Found:
-    """Measure how well `queries` (Q, H) find among `documents` (D, H) what belongs to them, `right`
-    (N, 2); queries without such a document are not asked.
+    """Measure how well queries find the documents that belong to them.
+
+    Args:
+        queries: (Q, H). Those without a right document are not asked.
+        documents: (D, H).
+        right: (N, 2), as of Sought.
     """
     ranks = ranks_of_right(queries, documents, right)
     first = float((ranks == 1).mean())
@@ -218,23 +235,25 @@ def ranks_of_right(queries: np.ndarray, documents: np.ndarray, right: np.ndarray
 
     A wrong document that is as near stands before it, and so does whatever is not comparable.
     """
-    asked, first = np.unique(right[:, 0], return_inverse=True)
+    # `asked` are the queries in `right`; `place` is where that of each row stands among them.
+    asked, place = np.unique(right[:, 0], return_inverse=True)
     of_documents = documents.astype(np.float64).T
     ranks = np.empty(len(asked), np.int64)
     for start in range(0, len(asked), BLOCK):
         stop = min(start + BLOCK, len(asked))
         scores = queries[asked[start:stop]].astype(np.float64) @ of_documents
-        in_block = (first >= start) & (first < stop)
+        in_block = (place >= start) & (place < stop)
         is_right = np.zeros(scores.shape, bool)
-        is_right[first[in_block] - start, right[in_block, 1]] = True
+        is_right[place[in_block] - start, right[in_block, 1]] = True
         best = np.where(is_right, scores, -np.inf).max(1, keepdims=True)
         is_behind = scores < best - TIE * np.abs(best)
         ranks[start:stop] = 1 + (~is_behind & ~is_right).sum(1)
     return ranks
 
 
-def wilson(share: float, count: int, z: float = CONFIDENCE) -> tuple[float, float]:
+def wilson(share: float, count: int) -> tuple[float, float]:
     """Return Wilson's score interval of a share of `count` (Wilson 1927)."""
+    z = CONFIDENCE
     shrunk = 1 + z**2 / count
     middle = (share + z**2 / (2 * count)) / shrunk
     reach = z * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / shrunk
@@ -246,11 +265,13 @@ def filled(
     others: Sequence[tuple[str, str]],
     count: int = CANDIDATES,
 ) -> list[dict[str, str]]:
-    """Return rows of a file in which `pairs` of a query and its document are found among `count`
-    texts on either side.
+    """Return rows of a file in which queries and their documents stand among wrong candidates.
 
-    others: pairs whose sides are there to be chosen wrongly, as many of the first as are needed and
-    none that stands in `pairs`.
+    Args:
+        pairs: Queries and their documents.
+        others: Pairs whose sides are wrong candidates: as many of the first as are needed, and none
+            that stands in `pairs`.
+        count: Texts on either side.
     """
     rows = [{"query": query, "document": document} for query, document in pairs]
     for role, side in (("query", 0), ("document", 1)):
