@@ -1,4 +1,4 @@
-"""What an embedding model finds, before a language was added, aligned, and trained."""
+"""What an embedding model finds: untouched, with a language that is aligned, and after training."""
 
 from collections.abc import Mapping
 from itertools import groupby
@@ -47,12 +47,12 @@ def _table(run: RunResults, rows: list[Row]) -> Table:
 
 def _cells(row: Mapping[str, float], prefix: str = "") -> list[Cell]:
     cells = []
-    for way in (prefix, f"{prefix}{_BACK}"):
-        low = row[f"{way}low"]
-        high = row[f"{way}high"]
+    for beginning in (prefix, f"{prefix}{_BACK}"):
+        low = row[f"{beginning}low"]
+        high = row[f"{beginning}high"]
         for name in _SHOWN:
             detail = f"({low:.1f}–{high:.1f})" if name == _SHOWN[0] else ""
-            cells.append(Cell(f"{row[way + name]:.1f}", detail))
+            cells.append(Cell(f"{row[beginning + name]:.1f}", detail))
     return cells
 
 
@@ -63,13 +63,14 @@ def changes_blocks(changes: Changes, source: str, language: str) -> list[Block]:
     same = "their vectors are equal to the bit"
     if changes.same_changed:
         same = f"numbers of their vectors differ by {changes.same_changed:.2g} at most"
-    kept = f"all {count:,} that were looked at are split into the same tokens, and {same}"
     if cut:
         kept = (
             f"{count - cut:,} of {count:,} are split into the same tokens, and {same}; numbers of "
             f"the others' ({100 * cut / count:.1f} %) differ by {changes.others_changed:.2g} at "
             "most"
         )
+    else:
+        kept = f"all {count:,} that were looked at are split into the same tokens, and {same}"
     tokens = (
         f"{changes.tokens_before:.1f} tokens a line before, {changes.tokens_after:.1f} after, of "
         f"which {100 * changes.old_share:.0f} % are {source}'s own and keep their embeddings"

@@ -7,7 +7,13 @@ import pandas as pd
 
 from ds_minimodel.common.files import atomic_folder, write_json
 from ds_minimodel.config.flops import recipe_costs
-from ds_minimodel.evaluation.comparison import DIALOGUES, OPENINGS, QUESTIONS, Comparison
+from ds_minimodel.evaluation.comparison import (
+    DIALOGUES,
+    OPENINGS,
+    QUESTIONS,
+    Comparison,
+    Measure,
+)
 from ds_minimodel.report import plots, tables
 from ds_minimodel.report.curves import (
     BITS,
@@ -87,29 +93,33 @@ def write_report(out_folder: Path, run: RunResults) -> list[str]:
 
 
 def opening_blocks(verdicts: Sequence[Verdict]) -> list[Block]:
-    """Return what was won and lost over a base, in a sentence for each verdict and in a picture,
-    and then what else the verdicts say; nothing where nothing was scored.
+    """Return what was won and lost over a base: sentences, a picture, and further sentences.
+
+    There are none where nothing was scored.
     """
     if not any(verdict.measures for verdict in verdicts):
         return []
     sentences: list[str] = []
     others: list[str] = []
+    shown: dict[str, Measure] = {}
     for verdict in verdicts:
+        # A system is named only where there are several verdicts.
         named = f"{name_of(verdict.system)}, " if len(verdicts) > 1 else ""
         sentences.append(f"{named}{verdict.opening}")
         others += [f"{named}{line}" for line in [*verdict.kept, *verdict.worse]]
+        for measure in verdict.measures:
+            shown[f"{named}{measure.what}"] = measure
 
-    shown = {
-        f"{name_of(verdict.system)}, {measure.what}" if len(verdicts) > 1 else measure.what: measure
-        for verdict in verdicts
-        for measure in verdict.measures
-    }
+    # The picture has the measures that share the first one's unit.
     unit = next(iter(shown.values())).unit
     drawn = {name: measure for name, measure in shown.items() if measure.unit == unit}
     better = "lower" if unit.startswith("bits") else "higher"
     caption = f"Before and after, {unit}: {better} is better."
     picture = Plot("before-and-after.png", plots.plot_changes(drawn), caption)
-    return [Findings(sentences), picture, *([Findings(others)] if others else [])]
+    blocks: list[Block] = [Findings(sentences), picture]
+    if others:
+        blocks.append(Findings(others))
+    return blocks
 
 
 def added_blocks(run: RunResults, verdicts: Sequence[Verdict]) -> list[Block]:
@@ -196,8 +206,9 @@ def _held_out_blocks(run: RunResults) -> list[Block]:
 
 
 def report_blocks(run: RunResults) -> list[Block]:
-    """Return the paper's page as blocks in reading order, those that the run has data for, and the
-    picture of how systems compare first.
+    """Return the paper's page as blocks, those that the run has data for.
+
+    The picture of how systems compare comes first.
     """
     costs = recipe_costs(run.recipe)
     blocks: list[Block] = []

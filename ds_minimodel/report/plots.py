@@ -85,7 +85,11 @@ def plot_speedups(speedups: Mapping[str, Mapping[str, Speedup]]) -> bytes:
 
 
 def plot_changes(measured: Mapping[str, Measure]) -> bytes:
-    """Draw two bars, before and after, for each measure of one unit; measured: by its name."""
+    """Draw two bars, before and after, for each measure of one unit.
+
+    Args:
+        measured: {name: measure}.
+    """
     height = 0.38
     with rc_context(RC_PARAMS):
         figure = _figure(6.4, 0.5 + 0.55 * len(measured))

@@ -250,7 +250,8 @@ def _measured(measures: Sequence[Measure], named: str = "") -> list[CellRow]:
 
 def _before_and_after(rows: list[CellRow], note: str = "") -> Table:
     columns = ["Of what", "unit", "before", "after", "change"]
-    if any("bits" in str(unit) for _, unit, *_ in rows):
+    units = [str(unit) for _, unit, *_ in rows]
+    if any("bits" in unit for unit in units):
         note = f"Fewer bits are better. {note}".strip()
     return Table("Before and after", columns, rows, notes=[note] if note else [])
 
@@ -294,10 +295,12 @@ def cost_table(costs: Sequence[Row], *, in_days: bool = True, languages: int = 1
         for row in of_system:
             formula = row["formula_eflops"]
             executed = row["executed_eflops"]
-            days = [f"{formula / EFLOPS_PER_V100_DAY:.3g}"] if in_days else []
+            figures = [flops.text(formula)]
+            if in_days:
+                figures.append(f"{formula / EFLOPS_PER_V100_DAY:.3g}")
             # A step without training costs nothing.
             ratio = f"{executed / formula:.2f}" if formula else ""
-            figures = [flops.text(formula), *days, flops.text(executed), ratio]
+            figures += [flops.text(executed), ratio]
             rows.append([name_of(system), row["step"], *figures])
     by_formula = ", and V100 time by it at 30 TFLOP/s" if in_days else ""
     notes = [
@@ -311,7 +314,9 @@ def cost_table(costs: Sequence[Row], *, in_days: bool = True, languages: int = 1
         notes.append(
             "The body was pretrained elsewhere; what that took is not known and not counted."
         )
-    columns = ["System", "Step", f"formula, {flops.name}", *(["V100 days"] if in_days else [])]
+    columns = ["System", "Step", f"formula, {flops.name}"]
+    if in_days:
+        columns.append("V100 days")
     columns += [f"executed, {flops.name}", "executed ÷ formula"]
     return Table("Cost of each step", columns, rows, notes=notes)
 

@@ -1,4 +1,4 @@
-"""Verdicts: scores before and after training and its cost, in a sentence a system and language.
+"""Verdicts: a sentence for each system and language on its scores before and after, and its cost.
 
 The page, the last lines of `run` and the cards of exports show them.
 """
@@ -133,6 +133,7 @@ def _task_verdict(
     # The task that `extend` adds has the name of its kind.
     is_held_out_text = is_bits and run.recipe.finetune.tasks[task].kind == task
     what = "held-out text" if is_held_out_text else task
+    # A sentence names the task only where there are several.
     named = f", {task}" if len(run.metrics) > 1 else ""
     worse: list[str] = []
 
