@@ -91,10 +91,9 @@ def model_card(
     """
     about = _About.of(pack, model)
     facts = about.facts
-    place = about.place
     training: dict[str, Any] = {}
-    if place:
-        training["system"] = place.system
+    if about.place:
+        training["system"] = about.place.system
     training["steps"] = facts.steps
     training["eflops"] = float(f"{facts.eflops:.3g}")
     training["embedding_space"] = about.model.body.space
@@ -106,7 +105,7 @@ def model_card(
         ds_minimodel=training,
     )
     table = about.table | {
-        "text": (place and place.text(facts.language)) or "not known",
+        "text": about.text,
         "license of the text": text_license or "not stated",
         **{name.replace("_", " "): value for name, value in training.items()},
     }
@@ -118,13 +117,19 @@ def model_card(
         made = "of a base, not trained,"
     lines = [
         f"# {class_name} with the language pack {escape_markdown(facts.language)}",
-        *(place.verdict(facts, task) if place else ()),
+        *about.verdict(task),
         f"\nMade {made} with ds_minimodel.",
         *_rows(table),
         *about.limits,
+        *_example(pack, class_name),
     ]
+    return _page(front, lines)
+
+
+def _example(pack: Path, class_name: str) -> list[str]:
+    """Return lines of Python that load an export with transformers and run it on a text."""
     load = '.from_pretrained("FOLDER")  # this one, or its name on the Hub'
-    lines += ["\n```python", f"from transformers import AutoTokenizer, {class_name}\n"]
+    lines = ["\n```python", f"from transformers import AutoTokenizer, {class_name}\n"]
     is_causal = class_name.endswith("ForCausalLM")
     lines += [f"tokenizer = AutoTokenizer{load}", f"model = {class_name}{load}"]
     if is_causal:
@@ -144,7 +149,7 @@ def model_card(
         lines.append("print(tokenizer.decode(model.generate(**inputs)[0]))")
     else:
         lines.append("print(model(**inputs))")
-    return _page(front, [*lines, "```"])
+    return [*lines, "```"]
 
 
 def adapter_card(
@@ -163,12 +168,12 @@ def adapter_card(
     language = about.facts.language
     front = ModelCardData(**about.front, library_name="peft")
     table = about.table | {
-        "text": (about.place and about.place.text(language)) or "not known",
+        "text": about.text,
         "license of the text": text_license or "not stated",
     }
     lines = [
         f"# Adapter of {escape_markdown(about.base)} for {escape_markdown(language)}",
-        *(about.place.verdict(about.facts, None) if about.place else ()),
+        *about.verdict(),
         "\nA LoRA and new token embeddings, made with ds_minimodel.",
         *_rows(table),
         *about.limits,
@@ -198,7 +203,6 @@ def finished_card(pack: Path, model: Path, class_name: str, head: FinishedHead) 
     """
     about = _About.of(pack, model)
     facts = about.facts
-    place = about.place
     gives_vectors = isinstance(head, SentenceHead)
     training: dict[str, Any] = {"steps": facts.steps, "embedding_space": about.model.body.space}
     front = ModelCardData(
@@ -211,7 +215,7 @@ def finished_card(pack: Path, model: Path, class_name: str, head: FinishedHead) 
     learned = "aligned" if not facts.steps else f"aligned, and trained for {facts.steps:,} steps"
     is_base = facts is about.model
     table = about.table | {
-        "pairs": (place and place.pairs(facts.language)) or "not known",
+        "pairs": about.pairs,
         "token embeddings": "the base's" if is_base else f"{facts.rows:,}, {learned}",
     }
     title = class_name if about.base == NOT_KNOWN else about.base
@@ -225,7 +229,7 @@ def finished_card(pack: Path, model: Path, class_name: str, head: FinishedHead) 
         )
     lines = [
         f"# {escape_markdown(title)} in {escape_markdown(languages)}",
-        *(place.verdict(facts, None) if place else ()),
+        *about.verdict(),
         unchanged,
         *_rows(table),
         *about.limits,
@@ -316,6 +320,22 @@ class _About:
         }
 
     @property
+    def text(self) -> str:
+        """The text that the pack was trained on."""
+        known = self.place and self.place.text(self.facts.language)
+        return known or NOT_KNOWN
+
+    @property
+    def pairs(self) -> str:
+        """The pairs that were learned from."""
+        known = self.place and self.place.pairs(self.facts.language)
+        return known or NOT_KNOWN
+
+    def verdict(self, task: str | None = None) -> list[str]:
+        """Return the report's sentences on the pack, none where it lies in no workdir."""
+        return self.place.verdict(self.facts, task) if self.place else []
+
+    @property
     def limits(self) -> list[str]:
         lines = ["\n## Limits\n", "- What the base gets wrong, or says of people, stays."]
         if self.trains_body:
@@ -360,11 +380,14 @@ class _Place:
         for verdict in read_model(path, list[Verdict], "run the step `report` again"):
             if (verdict.system, verdict.language, verdict.steps) != of_pack:
                 continue
-            tasks = {
-                name
-                for name in verdict.clauses
-                if (name == task if task else not any(self.root.glob(f"{FINETUNE}/*/{name}")))
-            }
+            if task:
+                tasks = {task} & verdict.clauses.keys()
+            else:
+                tasks = {
+                    name
+                    for name in verdict.clauses
+                    if not any(self.root.glob(f"{FINETUNE}/*/{name}"))
+                }
             lines = [verdict.sentence(tasks), *verdict.kept, *verdict.worse]
             return [f"\n{escape_markdown(line)}" for line in lines] if tasks else []
         return []

@@ -78,8 +78,9 @@ def write_finished(
         and not (is_sentence and _OTHER_HEADS.match(name))
     }
     for name, lazy in _changed(body, language, strength).items():
-        there = stored_name(name, tensors, architecture.prefix)
-        tensors[there or name] = lazy
+        # Files of some bases have shorter or older names.
+        name_in_file = stored_name(name, tensors, architecture.prefix) or name
+        tensors[name_in_file] = lazy
     if dtype is not None:
         cast = partial(torch.Tensor.to, dtype=dtype)
         tensors = {name: lazy.map(cast, dtype) for name, lazy in tensors.items()}
@@ -112,11 +113,12 @@ def _changed(body: BodyArtifact, language: Adaptation, strength: float) -> dict[
     tensors = {f"body.{name}": lazy for name, lazy in merged(body, language, strength)}
     tensors |= model_tensors({}, language.embeddings)
     head = architecture.head_of(body.config, body.config.num_layers)
-    ours = {"pack.tokens", *(f"body.{changed_name(name)}" for name in language.update)}
-    parts_of = architecture.parts_of(ours, body.config)
+    # A tensor of this package may be several of transformers' (architecture.parts_of).
+    names = {"pack.tokens", *(f"body.{changed_name(name)}" for name in language.update)}
+    parts_of = architecture.parts_of(names, body.config)
     changed = {part for parts in parts_of.values() for part in parts}
-    theirs = architecture.to_hf(tensors, body.config, head)
-    return {name: lazy for name, lazy in theirs.items() if name in changed}
+    all_tensors = architecture.to_hf(tensors, body.config, head)
+    return {name: lazy for name, lazy in all_tensors.items() if name in changed}
 
 
 def write_modules(folder: Path, head: SentenceHead, width: int) -> None:

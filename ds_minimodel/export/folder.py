@@ -126,10 +126,10 @@ def export_hf(
             card = finished_card(pack_folder, model_folder, class_name, head)
         else:
             model = exported(artifact, body, adaptation, vocabulary, depth=depth, strength=strength)
-            model_type = lazy_entries(base.embeddings)["tokens"].dtype
+            weights_type = given_type or lazy_entries(base.embeddings)["tokens"].dtype
             config = body.config.with_layers(model.num_layers)
             ids = write_tokenizer(tokenizer, temporary, config, is_task=body.task is not None)
-            _write_model(temporary, model, ids, given_type or model_type, artifact)
+            _write_model(temporary, model, ids, weights_type, artifact)
             if pool:
                 pooling = SentenceHead(
                     pooling="mean" if pool == "mean" else "cls",
@@ -295,7 +295,7 @@ def exported(
         raise UserError(
             f"{artifact}: Hugging Face's library has no bodies of kind {body.config.kind}"
         )
-    changed = {f"body.{name}": lazy for name, lazy in merged(body, language, strength)}
+    tensors = {f"body.{name}": lazy for name, lazy in merged(body, language, strength)}
     num_layers = body.config.num_layers
     of_task: dict[str, object] = {}
     if body.task is not None:
@@ -308,7 +308,8 @@ def exported(
         ending = kind.hugging_face_class
         of_task = kind.hugging_face_config(labels)
         head = architecture.task_head(body.config, kind.head_names)
-        changed = {**lazy_entries(body.tensors), **changed}
+        # The head of the task comes with them.
+        tensors = {**lazy_entries(body.tensors), **tensors}
     else:
         num_layers = max(body.head_depths, default=0) if depth is None else depth
         if num_layers not in body.head_depths:
@@ -326,12 +327,13 @@ def exported(
             "does"
         )
     config = body.config.with_layers(num_layers)
+    # Layers above the head are left out.
     used = {
         name: lazy
-        for name, lazy in changed.items()
+        for name, lazy in tensors.items()
         if not name.startswith("body.layers.") or int(name.split(".")[2]) < num_layers
     }
-    tensors = used | model_tensors({}, language.embeddings)
+    used |= model_tensors({}, language.embeddings)
     facts = {
         "architectures": [class_name],
         **architecture.config_json(config, language.rows),
@@ -343,5 +345,5 @@ def exported(
         class_name=class_name,
         num_layers=num_layers,
         config=facts,
-        tensors=LazyTensors(architecture.to_hf(tensors, config, head)),
+        tensors=LazyTensors(architecture.to_hf(used, config, head)),
     )
