@@ -3,7 +3,6 @@
 import json
 import math
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +32,10 @@ def add_arguments(commands: steps.Commands) -> None:
         _fertility,
     )
     fertility.add_argument("--json", action="store_true", help="print JSON")
-    text = "compute memory and FLOPs of every step before it starts"
     plan = steps.add_recipe_command(
         commands,
         "plan",
-        text,
+        "compute memory and FLOPs of every step before it starts",
         _plan,
         ", a model (a folder of Hugging Face's or OWNER/NAME on the Hub)",
     )
@@ -71,11 +69,8 @@ def _flops(options: steps.Options) -> None:
     recipe, _ = steps.recipe_of(options)
     rows = recipe_costs(recipe)
     languages = len(recipe.languages.targets)
-
-    def tables() -> "list[Table]":
-        return [cost_table(rows, in_days=recipe.base is None, languages=languages)]
-
-    _show(options, rows, "Costs", tables)
+    table = cost_table(rows, in_days=recipe.base is None, languages=languages)
+    _show(options, rows, "Costs", [table])
 
 
 def _fertility(options: steps.Options) -> None:
@@ -88,7 +83,7 @@ def _fertility(options: steps.Options) -> None:
     if recipe.base is not None and is_pending(STEPS["corpus"], recipe):
         run_step_here(STEPS["corpus"], recipe)
     rows = fertility(recipe)
-    _show(options, rows, "Fertility", lambda: [fertility_table(rows)])
+    _show(options, rows, "Fertility", [fertility_table(rows)])
 
 
 def _plan(options: steps.Options) -> int:
@@ -114,7 +109,7 @@ def _plan(options: steps.Options) -> int:
             f"{tokens:,} in all, some {duration(hours)} at {speed:g} TFLOP/s. KEY=VALUE "
             "(adapt.steps=100, tokenizer.vocab_size=1000) plans another size, --peak another speed."
         )
-    _show(options, rows, "Plan", lambda: plan_tables(rows, len(recipe.languages.targets), what))
+    _show(options, rows, "Plan", plan_tables(rows, len(recipe.languages.targets), what))
     return 0
 
 
@@ -174,24 +169,24 @@ def _recipe_over_model(options: steps.Options) -> "Recipe":
     )
     # Costs do not depend on it, and an override may leave few steps.
     values["adapt"]["warmup_steps"] = 1
+    # The overrides are written into `values`; what they say of the engine goes before what fits.
     recipe = recipe_of_values(values, options.recipe, steps.overrides_of(options))
-    overrides = values.get("engine", {})
-    values["engine"] = fit(recipe, options.ranks, device_named(options.device)).engine | overrides
+    given_engine = values.get("engine", {})
+    fitting = fit(recipe, options.ranks, device_named(options.device))
+    values["engine"] = fitting.engine | given_engine
     return recipe_of_values(values, options.recipe)
 
 
 def _show(
-    options: steps.Options,
-    rows: list[dict[str, Any]],
-    title: str,
-    tables: "Callable[[], list[Table]]",
+    options: steps.Options, rows: list[dict[str, Any]], title: str, tables: "list[Table]"
 ) -> None:
+    """Print the rows as JSON, or the tables as Markdown."""
     from ds_minimodel.report.render import to_markdown
 
     if options.json:
         print(json.dumps({"rows": rows}, indent=1))
     else:
-        for line in to_markdown(title, tables()).splitlines():
+        for line in to_markdown(title, tables).splitlines():
             is_text = line and not line.startswith(("|", "#", "-"))
             print(textwrap.fill(line, 100) if is_text else line)
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ds_minimodel import __version__
-from ds_minimodel.cli import costs, hf, look, sample, serve, steps, streams
+from ds_minimodel.cli import costs, decoders, hf, look, sample, steps, streams
 from ds_minimodel.common.errors import OtherRankError, UserError, is_out_of_memory
 from ds_minimodel.common.retired import INSTEAD, retired
 from ds_minimodel.launch import hosts as launch
@@ -133,7 +133,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     # DeepSpeed's launcher adds this option.
     parser.add_argument("--local_rank", help=argparse.SUPPRESS)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for part in (steps, look, costs, sample, hf, serve):
+    for part in (steps, look, costs, sample, hf, decoders):
         part.add_arguments(commands)
     try:
         options, rest = parser.parse_known_args(arguments)
@@ -142,7 +142,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
             raise UserError(advice) from None
         raise
     if hasattr(options, "rest_of"):
-        # Values of the positional argument that stand after an option.
+        # add_options names a positional argument there whose values may stand after an option.
         more = [text for text in rest if not text.startswith("-")]
         setattr(options, options.rest_of, [*getattr(options, options.rest_of), *more])
         rest = [text for text in rest if text not in more]

@@ -1,4 +1,4 @@
-"""`ds-minimodel pack`, `bits` and `compare` on the command line."""
+"""Decoders on the command line: `ds-minimodel pack`, `bits` and `compare`."""
 
 import json
 import tempfile
