@@ -46,6 +46,7 @@ RC_PARAMS: dict[Any, Any] = {
 _PANELS_A_ROW = 4
 _MAX_WIDTH = 13.2  # inches
 _ENTRY_WIDTH = 2  # inches, of the legend
+_BAR_HEIGHT = 0.38  # of one of the two bars of a measure
 
 
 def plot_speedups(speedups: Mapping[str, Mapping[str, Speedup]]) -> bytes:
@@ -90,25 +91,26 @@ def plot_changes(measured: Mapping[str, Measure]) -> bytes:
     Args:
         measured: {name: measure}.
     """
-    height = 0.38
     with rc_context(RC_PARAMS):
         figure = _figure(6.4, 0.5 + 0.55 * len(measured))
         axes = figure.add_subplot()
         for index, measure in enumerate(measured.values()):
             before, after = measure.texts
-            bars = ((before, "before", "#a7b1bb"), (after, "after", "#0072b2"))
-            for row, (text, label, color) in enumerate(bars):
-                y = index + (row - 0.5) * height
-                axes.barh(y, float(text), 0.92 * height, label=label, color=color)
-                axes.annotate(
-                    text, (float(text), y), (3, 0), textcoords="offset points", va="center"
-                )
+            _draw_bar(axes, index - _BAR_HEIGHT / 2, before, label="before", color="#a7b1bb")
+            _draw_bar(axes, index + _BAR_HEIGHT / 2, after, label="after", color="#0072b2")
         axes.set_yticks(range(len(measured)), [*measured], color=INK)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.margins(x=0.1)
         _legend(figure)
         return _png(figure)
+
+
+def _draw_bar(axes: Axes, y: float, number: str, *, label: str, color: str) -> None:
+    """Draw a horizontal bar at `y` that is as long as its number, which stands at its end."""
+    length = float(number)
+    axes.barh(y, length, 0.92 * _BAR_HEIGHT, label=label, color=color)
+    axes.annotate(number, (length, y), (3, 0), textcoords="offset points", va="center")
 
 
 def plot_scores(
