@@ -1,5 +1,7 @@
-"""What became of a finished encoder to which a language was added: texts that find each other, new
-tokens and what they lie near, and what the source's texts have lost.
+"""What became of a finished encoder to which a language was added.
+
+That are texts that find each other, new tokens with what they lie near, and what the source's texts
+have lost.
 """
 
 from __future__ import annotations
@@ -45,11 +47,17 @@ class NewToken(Stored):
 class Changes(Stored):
     """What became of a model.
 
-    pack: identity of the adaptation. source_lines: texts of the source that were looked at, of
-    which cut_otherwise are cut into other tokens; same_changed, others_changed: the largest
-    difference of a number of a vector, of texts that are cut as before and of the others.
-    tokens_before, tokens_after: of a line of the language. old_share: of these tokens that are the
-    source's own.
+    Attributes:
+        pack: Identity of the adaptation.
+        findings: Some texts with what they find.
+        tokens: Some of the new tokens.
+        source_lines: Count of the source's texts that were looked at.
+        cut_otherwise: Count of those that are cut into other tokens than before.
+        same_changed: Largest difference of a vector's number, of texts that are cut as before.
+        others_changed: The same of the others.
+        tokens_before: Tokens of a line of the language before.
+        tokens_after: Tokens of a line after.
+        old_share: Share of the latter that are the source's own tokens.
     """
 
     pack: str
@@ -65,10 +73,9 @@ class Changes(Stored):
 
 
 class View:
-    """A model with a tokenizer. prompts: what it reads before queries and before documents."""
+    """A SentenceEncoder with its tokenizer, and what it reads before queries and documents."""
 
     def __init__(self, model: Model, tokenizer: Tokenizer, prompts: tuple[str, str] = ("", "")):
-        """model: a SentenceEncoder."""
         self.model = cast("SentenceEncoder", model)
         self.tokenizer = tokenizer
         self.prompts = prompts
@@ -146,9 +153,7 @@ def changes_of(
 def _vectors_by_parts(
     view: View, texts: Sequence[str], parts: Sequence[Sequence[int]]
 ) -> NDArray[np.float32]:
-    """Return the vectors of texts (N, D), where each part, indices of texts, has batches of its
-    own.
-    """
+    """Return the vectors of texts (N, D); each part, indices of texts, has its own batches."""
     vectors = [view.vectors([texts[index] for index in part]) for part in parts if part]
     order = np.argsort(np.concatenate(parts))
     return np.concatenate(vectors)[order]
@@ -157,8 +162,9 @@ def _vectors_by_parts(
 def _new_tokens(
     view: View, used: NDArray[np.int64], first_rows: NDArray[np.float32]
 ) -> list[NewToken]:
-    """Return tokens from among the commonest new ones that are long enough to be read, and the
-    source's tokens nearest to them.
+    """Return some of the commonest new tokens that are long enough to be read.
+
+    With each are the source's tokens nearest to it. `used` are the ids of new tokens in a text.
     """
     strings = view.tokenizer.pieces()
     ids, counts = np.unique(used, return_counts=True)

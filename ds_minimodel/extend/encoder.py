@@ -46,6 +46,7 @@ from ds_minimodel.extend.recipe import (
     WARM_STEPS,
     batch_of,
     count_ranks,
+    values_of,
 )
 from ds_minimodel.extend.written import write_models
 from ds_minimodel.models.heads import FinishedHead, LabelHead, SentenceHead
@@ -112,9 +113,7 @@ def extend_encoder(call: Call) -> None:
 
 
 def _write_recipe(call: Call) -> None:
-    """Read the pairs, choose what is to be chosen by them and by the model, and write the
-    recipe.
-    """
+    """Read the pairs, choose what they and the model decide, and write the recipe."""
     config = call.config
     base = read_base(config.model, config.pooling)
     head = base.config.head
@@ -170,16 +169,13 @@ def _first_values(config: ExtendConfig, body: BodyConfig, head: FinishedHead) ->
         data["test_pairs"] = {config.language: config.test_pairs}
     if config.pair_columns:
         data["pair_columns"] = config.pair_columns
-    values: dict[str, Any] = {
-        "base": config.model,
-        "workdir": str(config.folder / "run"),
-        "systems": [ALIGNED_BY if config.mini else system],
-        "languages": {"source": config.source, "targets": [config.language]},
-        "tokenizer": {"vocabulary": "extend", "vocab_size": config.vocab_size or NEW_TOKENS},
-        "data": data,
-        "optimizer": {"clip": 1.0, "weight_decay": 0.0},
-        "adapt": adapt,
-    }
+    values = values_of(
+        config,
+        system=ALIGNED_BY if config.mini else system,
+        new_tokens=config.vocab_size or NEW_TOKENS,
+        data=data,
+        adapt=adapt,
+    )
     if config.pooling:
         values["pooling"] = config.pooling
     if config.mini:
@@ -312,8 +308,10 @@ def _count_new_tokens(recipe: Recipe, config: ExtendConfig, layout: WorkdirLayou
 def _micro_batch(
     values: dict[str, Any], body: BodyConfig, words: np.ndarray, config: ExtendConfig
 ) -> int:
-    """Return how many lines are computed at once: the most that divide a rank's share of a batch,
-    and whose activations take MICRO_BATCH_BYTES where they are long.
+    """Return how many lines are computed at once.
+
+    They are the most that divide a rank's share of a batch and whose activations take at most
+    MICRO_BATCH_BYTES where the lines are long. `words` are the counts of words of lines.
     """
     per_rank = values["adapt"]["batch_size"] // count_ranks(config)
     tokens = MICRO_BATCH_BYTES / (ACTIVATION_BYTES * body.num_layers * body.hidden_size)

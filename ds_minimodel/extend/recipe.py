@@ -145,20 +145,36 @@ def first_values(config: ExtendConfig, base: Base, tokens: int) -> dict[str, Any
     }
     if config.chats:
         data["chats"] = {config.language: config.chats}
+    values = values_of(
+        config,
+        system=preset.system,
+        new_tokens=config.vocab_size or MIN_NEW_TOKENS,
+        data=data,
+        adapt=adapt,
+    )
     task = SCORED_BY[base.config.causal]
+    values["finetune"] = {"tasks": {task: _scoring(config, base)}}
+    return values
+
+
+def values_of(
+    config: ExtendConfig,
+    *,
+    system: str,
+    new_tokens: int,
+    data: dict[str, Any],
+    adapt: dict[str, Any],
+) -> dict[str, Any]:
+    """Return the recipe of a call without its tasks; `data` and `adapt` are sections of it."""
     return {
         "base": config.model,
         "workdir": str(config.folder / "run"),
-        "systems": [preset.system],
+        "systems": [system],
         "languages": {"source": config.source, "targets": [config.language]},
-        "tokenizer": {
-            "vocabulary": "extend",
-            "vocab_size": config.vocab_size or MIN_NEW_TOKENS,
-        },
+        "tokenizer": {"vocabulary": "extend", "vocab_size": new_tokens},
         "data": data,
         "optimizer": {"clip": 1.0, "weight_decay": 0.0},
         "adapt": adapt,
-        "finetune": {"tasks": {task: _scoring(config, base)}},
     }
 
 
