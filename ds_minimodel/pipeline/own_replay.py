@@ -172,9 +172,7 @@ def _drawn(
 def _begun(
     tokenizer: Tokenizer, files: Sequence[Path], length: int, tokens: float
 ) -> Iterator[NDArray[np.int64]]:
-    """The first ids of documents, at most `length` of each, until `tokens` in all are reached or
-    the text ends.
-    """
+    """Yield the first ids of documents, at most `length` of each and about `tokens` in all."""
     for document in read_documents(files):
         if tokens <= 0:
             return
@@ -184,16 +182,18 @@ def _begun(
 
 
 def _rows_within(memory: int, config: BodyConfig, vocab_size: int, positions: int) -> int:
-    """How many texts' keys, values and scores so many bytes hold: ROWS at least, MAX_ROWS at
-    most.
+    """Return how many texts' keys, values and scores so many bytes hold.
+
+    They are at least ROWS and at most MAX_ROWS.
     """
     keys_values = 2 * positions * config.num_layers * config.num_key_heads * config.head_width
     return min(max(ROWS, memory // (4 * keys_values + 16 * vocab_size)), MAX_ROWS)
 
 
 def _opening(pack: Path) -> list[int]:
-    """Ids that stand before what a user says first, by the chat template; none where no template
-    takes that.
+    """Return the ids that stand before what a user says first, by the chat template.
+
+    There are none where no template takes a user's turn.
     """
     tokenizer = tokenizer_of(pack)
     dialogue = chat_prompt(tokenizer, SAID)

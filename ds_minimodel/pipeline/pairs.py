@@ -1,5 +1,6 @@
-"""Pairs of a language and the source as one artifact: read, cleaned and parted once, for all that
-learns from them or is scored by them.
+"""Pairs of a language and the source as one artifact.
+
+They are read, cleaned and split once, for all that learns from them or is scored by them.
 """
 
 from __future__ import annotations
@@ -23,8 +24,15 @@ _LEVEL = 1  # of compression
 
 
 class _TextFacts(files.Stored):
-    """A kind of text in the manifest. role: whether its pairs are of `data.pairs` or of
-    `data.test_pairs`. training, held_out: pairs. read and the others: as of PairCounts.
+    """A kind of text in the manifest.
+
+    Attributes:
+        name: Of the text.
+        role: "pairs" for one of `data.pairs`, "test" for one of `data.test_pairs`.
+        is_dictionary: As of a PairText.
+        training: Count of pairs to learn from.
+        held_out: Count of pairs that are held out, or all of a test.
+        counts: Fields of its PairCounts.
     """
 
     name: str
@@ -36,7 +44,7 @@ class _TextFacts(files.Stored):
 
 
 class PairsManifest(files.Manifest):
-    """Manifest of pairs. texts: kinds of text, in the order of their files."""
+    """Manifest of pairs, with the kinds of text in the order of their files."""
 
     texts: list[_TextFacts]
 
@@ -48,8 +56,10 @@ class PairsManifest(files.Manifest):
 class PairCorpus:
     """Pairs on disk.
 
-    training: of each kind of text what is learned from. held_out: of each of these kinds the lines
-    that are not. tests: kinds of text of which nothing is learned.
+    Attributes:
+        training: Kinds of text, each with the pairs to learn from.
+        held_out: The same kinds, each with the lines that are held out.
+        tests: Kinds of text of which nothing is learned.
     """
 
     def __init__(self, folder: str | Path):
@@ -91,8 +101,16 @@ def write_pairs(
     out: Path,
     say: Callable[[str], Any] = lambda _: None,
 ) -> None:
-    """Read the files of pairs of the second of `languages` and write the artifact `out`; UserError
-    as of read_pairs.
+    """Read the files of pairs of a language and write them as an artifact.
+
+    Args:
+        data: The recipe's section.
+        languages: (source, language).
+        out: Folder of the artifact.
+        say: Called with a line on each file.
+
+    Raises:
+        UserError: As of `read_pairs`.
     """
     language = languages[1]
     columns = None
@@ -126,7 +144,7 @@ def write_pairs(
 
 
 def _line(facts: _TextFacts, language: str) -> str:
-    """What a person is told of a file of pairs."""
+    """Return what a person is told of a file of pairs."""
     counts = PairCounts(**facts.counts)
     kind = "entries, which are aligned" if facts.is_dictionary else "pairs"
     if facts.role == "test":
@@ -140,9 +158,7 @@ def _line(facts: _TextFacts, language: str) -> str:
 def words_of_pairs(
     recipe: Recipe, layout: WorkdirLayout, language: str
 ) -> tuple[Counter[str], Counter[str]]:
-    """(words of a target's text and pairs, words of what is to be cut as before), each with how
-    often it occurs.
-    """
+    """Return counts of words: of a target's text and pairs, and of what is to be cut as before."""
     corpora = [layout.corpus(language)] if language in recipe.languages_of_corpora else []
     pairs = PairCorpus(layout.pairs(language)).pairs if language in recipe.data.pairs else []
     words = words_of(corpora) + count_words([[pair.target for pair in pairs]])
