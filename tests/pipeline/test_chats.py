@@ -20,7 +20,7 @@ from .extension_world import chat_world  # noqa: F401  (a fixture)
 pytestmark = pytest.mark.slow
 
 LORA = (
-    "systems=[lora] adapt.new_token_penalty=0 adapt.rank=2 adapt.steps=30 adapt.seq_length=64"
+    "systems=[lora] adapt.new_token_penalty=0 adapt.rank=8 adapt.steps=30 adapt.seq_length=64"
 ).split()
 LORA += ["data.held_out=0.1", "adapt.snapshot_every=10", "finetune.tasks={}"]
 LORA += ["adapt.replay=0.2", "adapt.replay_from=base", "adapt.replay_kl=1"]
