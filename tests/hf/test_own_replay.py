@@ -3,6 +3,7 @@ user begin.
 """
 
 import math
+import re
 
 import pytest
 import torch
@@ -10,8 +11,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ds_minimodel.artifacts.base import keep_vocabulary
 from ds_minimodel.data.store import TokenStore
+from ds_minimodel.evaluation.questions import TABLES, question_set
 from ds_minimodel.models import BODIES
-from ds_minimodel.pipeline.own_replay import MAX_ROWS, PARTS, ROWS, _rows_within, write_replay
+from ds_minimodel.pipeline.own_replay import (
+    MAX_ROWS,
+    PARTS,
+    QUESTIONS,
+    ROWS,
+    _rows_within,
+    write_replay,
+)
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 from tests.helpers.foreign_models import BEGIN, END, save_llama
 from tests.helpers.refusals import refuses
@@ -33,6 +42,42 @@ def written_by(base, out, tokens, seed=1, known=()):
     return [store.read(*store.document(number)).tolist() for number in range(store.num_documents)]
 
 
+def answered(written, tokenizer):
+    """The texts that begin with one of the questions, by the template."""
+    asked = [
+        tokenizer.apply_chat_template([{"role": "user", "content": question}], tokenize=False)
+        for question in QUESTIONS.read_text().splitlines()
+    ]
+    begun = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in asked]
+    begun += [ids[1:] for ids in begun]  # where a reader puts the first one
+    return [ids for ids in written if any(ids[: len(one)] == one for one in begun)]
+
+
+def test_half_of_a_chat_models_text_answers_questions(text_file, tmp_path):
+    base = base_of(tmp_path, text_file, TEMPLATE)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    write_replay(*base, tmp_path / "out", 12_000, sample_length=60)
+    store = TokenStore(tmp_path / "out", verify=True)
+    written = [store.read(*store.document(index)).tolist() for index in range(store.num_documents)]
+    found = answered(written, tokenizer)
+    assert written[-len(found) :] == found, "the others come first"
+    assert 0.4 < sum(map(len, found)) / sum(map(len, written)) < 0.6
+    assert {len(ids) for ids in found} <= {*range(40, 60)}, "each is a sample"
+    assert len({*map(tuple, found)}) > 0.9 * len(found)
+
+
+def test_no_question_of_the_replay_is_one_by_which_models_are_judged():
+    def words(text):
+        return {*re.findall(r"\w+", text.lower())}
+
+    asked = QUESTIONS.read_text().splitlines()
+    judged = [words(one.text) for code in TABLES for one in question_set(code, 10_000)[2]]
+    assert len({*asked}) == len(asked) > 200
+    for question in asked:
+        own = words(question)
+        assert all(len(own & other) < 0.6 * len(own | other) for other in judged), question
+
+
 @pytest.mark.parametrize(
     "template, single", [(TEMPLATE, "$A"), (None, "$A"), (TEMPLATE, f"{BEGIN} $A")]
 )
@@ -47,9 +92,12 @@ def test_it_writes_by_its_own_distribution_after_the_template(
     # A reader puts what begins every text before it.
     stored = opening[single != "$A" or not template :]
     written = written_by(base, tmp_path / "out", 12_000)
+    if template:  # the others are questions with answers
+        written = written[: -len(answered(written, tokenizer))]
     eos = tokenizer.eos_token_id
+    least = 6_000 if template else 12_000
     assert len(written) % ROWS == 0
-    assert len(written) * (64 - len(opening)) >= 12_000
+    assert len(written) * (64 - len(opening)) >= least
     assert all(ids[: len(stored)] == stored for ids in written)
     assert not template or any(eos in ids[len(stored) : -1] for ids in written), (
         "which does not end what is drawn"

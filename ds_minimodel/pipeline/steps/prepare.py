@@ -129,9 +129,15 @@ def _generated_replay(recipe: Recipe, layout: WorkdirLayout) -> Job:
             tokens=tokens,
             seed=recipe.seed,
             known=[Corpus(path).training for path in known],
+            sample_length=section.seq_length,
         )
 
-    inputs = {"base": identity_of_base(base), "seed": recipe.seed, "rehearsal": {"steps": tokens}}
+    inputs = {
+        "base": identity_of_base(base),
+        "seed": recipe.seed,
+        "sample_length": section.seq_length,
+        "rehearsal": {"steps": tokens},
+    }
     return Job(out, inputs, (tokenizer, *known), make, grows="rehearsal")
 
 
