@@ -45,7 +45,7 @@ class Adapt(Training):
     replay: Probability = 0.0
     """With an extended vocabulary: share of samples in the source language."""
     replay_from: Literal["text", "base"] = "text"
-    """The source's text; or what the base writes and, as often, third languages' text."""
+    """The source's text; or what the base writes and answers, and as often third languages'."""
     replay_kl: NonNegativeFloat = 0.0
     """`lora`, `base`: weight of the divergence from the base. 0: learned as text."""
     chat_share: Share = 0.25
