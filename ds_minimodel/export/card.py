@@ -322,14 +322,16 @@ class _About:
     @property
     def text(self) -> str:
         """The text that the pack was trained on."""
-        known = self.place and self.place.text(self.facts.language)
-        return known or NOT_KNOWN
+        if self.place is None:
+            return NOT_KNOWN
+        return self.place.text(self.facts.language) or NOT_KNOWN
 
     @property
     def pairs(self) -> str:
         """The pairs that were learned from."""
-        known = self.place and self.place.pairs(self.facts.language)
-        return known or NOT_KNOWN
+        if self.place is None:
+            return NOT_KNOWN
+        return self.place.pairs(self.facts.language) or NOT_KNOWN
 
     def verdict(self, task: str | None = None) -> list[str]:
         """Return the report's sentences on the pack, none where it lies in no workdir."""

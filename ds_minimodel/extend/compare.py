@@ -7,7 +7,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ds_minimodel.artifacts.base import keep_vocabulary, module_of
 from ds_minimodel.common.errors import UserError, one_line
@@ -28,9 +28,6 @@ from ds_minimodel.extend.looking import dtype_here
 from ds_minimodel.hf.source import ADAPTER_CONFIG, VOCABULARIES, tokenizer_of
 from ds_minimodel.ops import gpu
 from ds_minimodel.pipeline.steps.corpus import TEST_BYTES
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def compare_models(
@@ -74,8 +71,8 @@ def _look_at(model: str | Path, base: str | Path, probe: Probe) -> Look:
         return look(Decoder(module.eval().to(gpu.device()), vocabulary), probe)
 
 
-def _merged(adapter: Path, base: str | Path, vocabulary: Path) -> PreTrainedModel:
-    """Return a base with an adapter merged into it, and write its vocabulary."""
+def _merged(adapter: Path, base: str | Path, vocabulary: Path) -> Any:
+    """Return transformers' module of a base with an adapter merged, and write its vocabulary."""
     module = module_of(base, dtype_here())
     peft = import_extra("peft", "peft")
     # An adapter with new tokens has a tokenizer of its own.
