@@ -18,7 +18,7 @@ from ds_minimodel.common.config import DECIDES_BY_CONTENT, DECIDES_NOTHING, Sect
 from ds_minimodel.common.errors import UserError, reason_of
 from ds_minimodel.common.files import paths_of
 from ds_minimodel.common.names import Name
-from ds_minimodel.text.reader import find_text
+from ds_minimodel.text.reader import TextSource, find_text
 
 MIN_NEW_TOKENS = 6  # A vocabulary must grow by some; so few are as good as none.
 MAX_NEW_TOKENS = 1_000_000
@@ -248,7 +248,7 @@ def _check_paths(config: ExtendConfig) -> None:
         *config.known_text.items(),
         ("--test-text", config.test_text),
     ]
-    first_uses: dict[Path, str] = {}
+    first_uses: dict[TextSource, str] = {}
     for use, files in uses:
         for path in find_text(files):
             first_use = first_uses.setdefault(path, use)

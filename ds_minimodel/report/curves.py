@@ -23,6 +23,22 @@ from ds_minimodel.evaluation.comparison import Kept
 # Scores or costs, as JSON holds them.
 Row = Mapping[str, Any]
 
+NEAR_MAXIMAL = 0.95  # share of the baseline's final score
+AVERAGE = "avg"  # stands as the language of an average over languages
+ALL_TASKS = "all tasks"
+
+Key = tuple[str, str, str]
+KEY = ["system", "task", "language"]
+
+SCORES_FILE = "scores.json"
+# Scores that are shown for a task that has one of them, and their units; lower is better.
+BITS = {"bits_per_byte": "bits per byte", "bits_per_hidden_byte": "bits per byte of hidden words"}
+# Prefixes of the names of scores. The first: scores with the source language's pack, which are
+# those of the untouched model. The second: scores of an added language's pack on the source's
+# texts; with "cut", the percentage of their bytes that are in new tokens.
+OF_SOURCE = "source_pack_"
+ON_SOURCE = "on_source_"
+
 
 def name_of(system: str) -> str:
     """Return the printed name of a system."""
@@ -67,14 +83,6 @@ def flops_unit(largest_eflops: float) -> ComputeUnit:
     Runs on a laptop cost PFLOPs, not EFLOPs.
     """
     return next((unit for unit in _FLOPS if largest_eflops * unit.per_eflop >= 1), _FLOPS[-1])
-
-
-NEAR_MAXIMAL = 0.95  # share of the baseline's final score
-AVERAGE = "avg"  # stands as the language of an average over languages
-ALL_TASKS = "all tasks"
-
-Key = tuple[str, str, str]
-KEY = ["system", "task", "language"]
 
 
 class Estimate(NamedTuple):
@@ -307,16 +315,6 @@ def read_losses(path: Path, system: str, stage: str, language: str) -> Row | Non
         "hours": seconds / 3600,
         "memory_gib": max(record.memory_gib for record in records),
     }
-
-
-SCORES_FILE = "scores.json"
-# Scores that are shown for a task that has one of them, and their units; lower is better.
-BITS = {"bits_per_byte": "bits per byte", "bits_per_hidden_byte": "bits per byte of hidden words"}
-# Prefixes of the names of scores. The first: scores with the source language's pack, which are
-# those of the untouched model. The second: scores of an added language's pack on the source's
-# texts; with "cut", the percentage of their bytes that are in new tokens.
-OF_SOURCE = "source_pack_"
-ON_SOURCE = "on_source_"
 
 
 class ScoreRow(Stored):
