@@ -6,17 +6,17 @@ have lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ds_minimodel.common.files import Amount, Count, Stored
+from ds_minimodel.common.memory import keeping_blocks
 from ds_minimodel.evaluation.retrieval import Sought
 
 if TYPE_CHECKING:
-    from ds_minimodel.models.sentence import SentenceEncoder
     from ds_minimodel.models.trainable import Model
     from ds_minimodel.tokenizers.tokenizer import Tokenizer
 
@@ -72,20 +72,16 @@ class Changes(Stored):
     old_share: Amount
 
 
-class View:
-    """A SentenceEncoder with its tokenizer, and what it reads before queries and documents."""
+class View(NamedTuple):
+    """A model as it is looked at, in memory only meanwhile.
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, prompts: tuple[str, str] = ("", "")):
-        self.model = cast("SentenceEncoder", model)
-        self.tokenizer = tokenizer
-        self.prompts = prompts
+    load: makes a SentenceEncoder. tokenizer: of its language. prompts: what it reads before queries
+    and before documents.
+    """
 
-    def vectors(self, texts: Sequence[str], is_query: bool = False) -> NDArray[np.float32]:
-        """Return the model's vectors of texts (N, D)."""
-        from ds_minimodel.evaluation.sentences import encode_texts
-
-        prompt = self.prompts[0] if is_query else self.prompts[1]
-        return encode_texts(self.model, self.tokenizer, texts, prompt=prompt)
+    load: Callable[[], Model]
+    tokenizer: Tokenizer
+    prompts: tuple[str, str] = ("", "")
 
 
 def changes_of(
@@ -93,6 +89,7 @@ def changes_of(
     after: View,
     sought: Sought,
     lines: Sequence[str],
+    old_rows: NDArray[np.float32],
     first_rows: NDArray[np.float32],
     pack: str,
 ) -> Changes:
@@ -103,6 +100,7 @@ def changes_of(
         after: the one with the language.
         sought: texts of the language as queries, and of the source as documents.
         lines: of the language, such as it was trained on.
+        old_rows: embeddings of the source's tokens (old, H).
         first_rows: embeddings of the new tokens as they were aligned (new, H).
         pack: identity of the adaptation.
     """
@@ -112,15 +110,15 @@ def changes_of(
     # Texts that are cut as before are in equal batches, so that equal numbers are equal bits.
     same = np.flatnonzero(is_same).tolist()
     others = np.flatnonzero(~is_same).tolist()
-    vectors_before = _vectors_by_parts(before, documents, [same, others])
-    vectors_after = _vectors_by_parts(after, documents, [same, others])
-    differences = np.abs(vectors_before - vectors_after)
-
+    parts = [part for part in (same, others) if part]
     chosen = np.unique(np.linspace(0, len(sought.right) - 1, EXAMPLES).round().astype(int))
     examples = sought.right[chosen]
     texts = [sought.queries[query] for query, _ in examples]
-    nearest_before = (before.vectors(texts, is_query=True) @ vectors_before.T).argmax(1)
-    nearest_after = (after.vectors(texts, is_query=True) @ vectors_after.T).argmax(1)
+    vectors_before, queries_before = _vectors(before, texts, documents, parts)
+    vectors_after, queries_after = _vectors(after, texts, documents, parts)
+    differences = np.abs(vectors_before - vectors_after)
+    nearest_before = (queries_before @ vectors_before.T).argmax(1)
+    nearest_after = (queries_after @ vectors_after.T).argmax(1)
     findings = [
         Finding(
             text=text,
@@ -139,7 +137,7 @@ def changes_of(
     return Changes(
         pack=pack,
         findings=findings,
-        tokens=_new_tokens(after, used[used >= num_base], first_rows),
+        tokens=_new_tokens(after.tokenizer, used[used >= num_base], old_rows, first_rows),
         source_lines=len(documents),
         cut_otherwise=int((~is_same).sum()),
         same_changed=float(differences[same].max(initial=0)),
@@ -150,30 +148,47 @@ def changes_of(
     )
 
 
-def _vectors_by_parts(
-    view: View, texts: Sequence[str], parts: Sequence[Sequence[int]]
-) -> NDArray[np.float32]:
-    """Return the vectors of texts (N, D); each part, indices of texts, has its own batches."""
-    vectors = [view.vectors([texts[index] for index in part]) for part in parts if part]
+def _vectors(
+    view: View,
+    queries: Sequence[str],
+    documents: Sequence[str],
+    parts: Sequence[Sequence[int]],
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return the vectors of documents (N, D), and of queries.
+
+    parts: indices of documents, which have batches of their own.
+    """
+    from ds_minimodel.evaluation.sentences import encode_texts
+
+    with keeping_blocks():
+        model = view.load()
+        of_query, of_document = view.prompts
+        of_parts = [
+            encode_texts(model, view.tokenizer, [documents[index] for index in part], of_document)
+            for part in parts
+        ]
+        of_queries = encode_texts(model, view.tokenizer, queries, of_query)
     order = np.argsort(np.concatenate(parts))
-    return np.concatenate(vectors)[order]
+    return np.concatenate(of_parts)[order], of_queries
 
 
 def _new_tokens(
-    view: View, used: NDArray[np.int64], first_rows: NDArray[np.float32]
+    tokenizer: Tokenizer,
+    used: NDArray[np.int64],
+    old_rows: NDArray[np.float32],
+    first_rows: NDArray[np.float32],
 ) -> list[NewToken]:
     """Return some of the commonest new tokens that are long enough to be read.
 
     With each are the source's tokens nearest to it. `used` are the ids of new tokens in a text.
     """
-    strings = view.tokenizer.pieces()
+    strings = tokenizer.pieces()
     ids, counts = np.unique(used, return_counts=True)
     commonest = ids[np.lexsort((ids, -counts))][:COMMONEST]
     shown = [id for id in commonest.tolist() if _letters(strings[id]) >= MIN_LETTERS]
     shown = shown[:: max(1, len(shown) // PIECES)][:PIECES]
-    num_base = view.tokenizer.vocabulary.num_base
-    old = view.model.pack.tokens[:num_base].detach().float().cpu().numpy()
-    units = old / np.maximum(np.linalg.norm(old, axis=1, keepdims=True), 1e-12)
+    num_base = tokenizer.vocabulary.num_base
+    units = old_rows / np.maximum(np.linalg.norm(old_rows, axis=1, keepdims=True), 1e-12)
     tokens = []
     for id in shown:
         order = np.argsort(-(units @ first_rows[id - num_base]), kind="stable")

@@ -81,7 +81,7 @@ ALIGNED_BY = "bl_base"  # The first model needs no mini-model, which is built on
 MINI_STEPS = 600  # at most, that train new layers of a mini-model
 MINI_SHARE = 0.5  # of the steps of a training, at most; more would cost what the mini-model saves
 ACTIVATION_BYTES = 34 * 4  # of a token, for each layer and number of its width
-MICRO_BATCH_BYTES = 3e8
+MICRO_BATCH_BYTES = 6e8
 TRAINING_COST = 2.0  # of a line, where reading it costs 1
 
 
@@ -342,17 +342,18 @@ def _look(call: Call) -> None:
     prompts = (tasks[0].prompts.get("query", ""), tasks[0].prompts.get("document", ""))
     changes = changes_of(
         View(
-            plugged_module(body, source),
+            lambda: plugged_module(body, source),
             open_tokenizer(layout.tokenizer(call.config.source)),
             prompts,
         ),
         View(
-            plugged_module(body, whole(learned, source)),
+            lambda: plugged_module(body, whole(learned, source)),
             open_tokenizer(layout.tokenizer(language)),
             prompts,
         ),
         sought=Retrieval().read(tasks[0].test[language], tasks[0], language, None),
         lines=[pair.target for pair in PairCorpus(layout.pairs(language)).lines],
+        old_rows=source.embeddings["tokens"].float().numpy(),
         first_rows=first.embeddings["tokens"].float().numpy(),
         pack=pack,
     )

@@ -20,7 +20,7 @@ workdir: {folder}/run
 seed: 3
 systems: [bl_base]
 languages: {{source: en, targets: [xx]}}
-tokenizer: {{vocabulary: extend, vocab_size: 40}}
+tokenizer: {{vocabulary: extend, vocab_size: 90}}
 data: {{workers: 1, pairs: {{xx: {folder}/help.tsv}}, test_pairs: {{xx: {folder}/other.tsv}}}}
 mini: {{depth: 1, new_layers: 1}}
 optimizer: {{clip: 1.0, weight_decay: 0.0}}

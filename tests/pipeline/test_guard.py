@@ -47,11 +47,12 @@ def test_another_guard_makes_no_other_tokens_unsaid(tmp_path, monkeypatch):
 def test_what_is_made_again_for_other_text_is_guarded_by_what_is_here(tmp_path, monkeypatch):
     path = make_sentence_world(tmp_path)
     guard_with(monkeypatch, WORDS)
-    recipe = load_recipe(path)
+    size = "tokenizer.vocab_size=40"
+    recipe = load_recipe(path, [size])
     run_step(STEPS["corpus"], recipe)
     run_step(STEPS["tokenizer"], recipe)
     guard_with(monkeypatch, {})
-    other = load_recipe(path, [f"data.pairs.xx={tmp_path}/other.tsv", "data.test_pairs={}"])
+    other = load_recipe(path, [size, f"data.pairs.xx={tmp_path}/other.tsv", "data.test_pairs={}"])
     run_step(STEPS["corpus"], other, rebuild=True)
     with refuses("made from another recipe or other data"):
         run_step(STEPS["tokenizer"], other)

@@ -35,9 +35,9 @@ def scores_in(folder, system="bl_base"):
 def test_what_is_aligned_is_found_and_what_is_trained_better(world):
     rows = scores_in(world)
     assert [*rows] == [0, 6]
-    # 23 of 40 where 2 are found by the old tokens; 26 without the alignment's prior for the
-    # diagonal, which finds more in real languages.
-    assert rows[0]["source_pack_score"] < 30 < 50 < rows[0]["score"]
+    # 39 of 40, where the old tokens find 2. Most words are single new tokens: of words that are
+    # spelled by letters the alignment's prior for equal places knows little.
+    assert rows[0]["source_pack_score"] < 30 < 90 < rows[0]["score"]
     assert rows[6]["candidates"] == 40
     losses = read_json_lines(world / "run/adapt/bl_base/xx/run/metrics.jsonl")
     assert losses[-1]["loss"] < losses[0]["loss"]
