@@ -54,7 +54,7 @@ def main() -> None:
             with torch.inference_mode():
                 module(ids_1S, past_key_values=cache, logits_to_keep=1)
 
-        def write(module=module, cache=cache) -> None:
+        def write(module: Any = module, cache: Any = cache) -> None:
             ids_11 = torch.tensor([[0]])
             with torch.inference_mode():
                 for _ in range(WRITTEN):

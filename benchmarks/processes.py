@@ -25,7 +25,7 @@ from ds_minimodel.launch.hosts import CPU, has_gpu
 ROOT = Path(__file__).resolve().parents[1]
 
 
-class Failed(Exception):
+class Failed(Exception):  # noqa: N818, as subprocess has none
     """A contestant's process ended or was silent for too long; the message holds the end of what it
     said.
     """

@@ -1,5 +1,6 @@
-"""Labels that a finished classifier gives: whether they are right, and whether a text gets the same
-one as its translation. Nothing is finetuned.
+"""Score the labels that a finished classifier gives, without finetuning.
+
+A label is compared with the right one, or with the label of the text's translation.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class FinishedKind(TaskKind[R, Encoded, C], Generic[R, C]):
     reads_start = False
 
     def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
+        """Return the finished model itself."""
         from ds_minimodel.models.sentence import SentenceEncoder
 
         return SentenceEncoder(config, vocab_size)
@@ -61,6 +63,7 @@ class RightLabel(FinishedKind[Records, RightLabelConfig]):
     config = RightLabelConfig
 
     def read(self, path: str, task: RightLabelConfig, language: str, labels: Labels) -> Records:
+        """Read the rows of one table."""
         form = Columns(
             texts=(task.columns.get("text", "text"),),
             label=task.columns.get("label", "label"),
@@ -76,6 +79,7 @@ class RightLabel(FinishedKind[Records, RightLabelConfig]):
         max_length: int,
         separators: int = 2,
     ) -> Encoded:
+        """Encode the texts as sequences."""
         return Encoded(encode_table(tokenizer, records, max_length, separators=separators))
 
     def score(
@@ -86,10 +90,12 @@ class RightLabel(FinishedKind[Records, RightLabelConfig]):
         encoded: Encoded,
         logits: Logits,
     ) -> Scores:
+        """Return the accuracy."""
         scores = vectors_of(logits, len(encoded.examples))
         return {"score": accuracy(scores.argmax(1), records.targets)}
 
     def metric(self, task: RightLabelConfig) -> str:
+        """Return "accuracy"."""
         return "accuracy"
 
 
@@ -108,6 +114,7 @@ class SameLabel(FinishedKind[Sought, SameLabelConfig]):
     config = SameLabelConfig
 
     def read(self, path: str, task: SameLabelConfig, language: str, labels: Labels) -> Sought:
+        """Read texts and their translations."""
         return read_sought(path, task.columns)
 
     def encode(
@@ -118,6 +125,7 @@ class SameLabel(FinishedKind[Sought, SameLabelConfig]):
         max_length: int,
         separators: int = 2,
     ) -> Encoded:
+        """Encode the queries, then the documents."""
         return encode_sought(tokenizer, records, max_length)
 
     def score(
@@ -128,10 +136,12 @@ class SameLabel(FinishedKind[Sought, SameLabelConfig]):
         encoded: Encoded,
         logits: Logits,
     ) -> Scores:
+        """Return the share of pairs whose texts get the same label."""
         likeliest = vectors_of(logits, len(encoded.examples)).argmax(1)
         queries, documents = np.split(likeliest, [len(records.queries)])
         query, document = records.right.T
         return {"score": accuracy(queries[query], documents[document])}
 
     def metric(self, task: SameLabelConfig) -> str:
+        """Return "same label"."""
         return "same label"

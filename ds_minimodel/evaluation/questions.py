@@ -63,7 +63,7 @@ def question_set(
     return code, tuple(content["frame"]), pool[:count]
 
 
-def _of_table(ask: str, answers: dict[str, str], first: bool = False) -> list[Question]:
+def _of_table(ask: str, answers: dict[str, str], *, first: bool = False) -> list[Question]:
     """Return the questions of a table; first: of its answers that are named, the first counts."""
     named = {name for names in answers.values() for name in names.split("|")}
     questions = list[Question]()
@@ -90,8 +90,10 @@ def loops(said: str) -> bool:
 
 
 def language_test(language: str, other: str) -> Callable[[str], bool] | None:
-    """Return a test of whether a text is surely in `language` and not in the other, and not surely
-    in a third one; None where py3langid does not know it.
+    """Return a test of whether a text is in a language.
+
+    The text is surely in `language`, not in the other, and not surely in a third one. There is no
+    test, None, where py3langid does not know the language.
     """
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 

@@ -92,8 +92,9 @@ def rows_of(probe: Probe, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]
 
 
 def within(probe: Probe, tokenizer: PreTrainedTokenizerBase, max_tokens: float) -> Probe:
-    """Leave out the last prompts where all would pass more than `max_tokens` tokens through a
-    model, and all questions where there are fewer than MIN_QUESTIONS.
+    """Leave out the last prompts that would pass more than `max_tokens` tokens through a model.
+
+    Where fewer than MIN_QUESTIONS questions are left, none is asked.
     """
     rows = rows_of(probe, tokenizer)
     costs = accumulate(PADDED * (len(ids) + ANSWER_TOKENS) for ids in rows)

@@ -70,6 +70,7 @@ class Retrieval(TaskKind[Sought, Encoded, RetrievalConfig]):
     reads_start = False
 
     def read(self, path: str, task: RetrievalConfig, language: str, labels: Labels) -> Sought:
+        """Read queries and documents."""
         return read_sought(path, task.columns)
 
     def encode(
@@ -80,9 +81,11 @@ class Retrieval(TaskKind[Sought, Encoded, RetrievalConfig]):
         max_length: int,
         separators: int = 2,
     ) -> Encoded:
+        """Encode the queries, then the documents, after their prompts."""
         return encode_sought(tokenizer, records, max_length, prompts=task.prompts)
 
     def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
+        """Return the finished model itself."""
         from ds_minimodel.models.sentence import SentenceEncoder
 
         return SentenceEncoder(config, vocab_size)
@@ -108,6 +111,7 @@ class Retrieval(TaskKind[Sought, Encoded, RetrievalConfig]):
         return scores | {f"back_{name}": value for name, value in back._asdict().items()}
 
     def metric(self, task: RetrievalConfig) -> str:
+        """Return "recall@1"."""
         return "recall@1"
 
 

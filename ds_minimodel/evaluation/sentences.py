@@ -27,8 +27,9 @@ def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> int:
 def sentence_examples(
     tokenizer: Tokenizer, texts: Sequence[str], head: FinishedHead, prompt: str = ""
 ) -> Examples:
-    """Encode texts as a finished model reads them, without targets: after a prompt, framed, and cut
-    to its length.
+    """Encode texts as a finished model reads them, without targets.
+
+    They come after a prompt, framed, and cut to its length.
     """
     bos, eos = tokenizer.vocabulary.bounds("a sentence's vector")
     room = head.max_length - 2
@@ -39,8 +40,9 @@ def sentence_examples(
 
 
 def outputs_of_examples(model: Model, examples: Examples) -> NDArray[np.float32]:
-    """Return what a finished model gives for each of the examples, (N, D), in batches of like
-    length.
+    """Return what a finished model gives for each of the examples, (N, D).
+
+    Batches hold examples of like length.
     """
     from ds_minimodel.models.sentence import SentenceEncoder
 

@@ -122,8 +122,9 @@ def _changed(body: BodyArtifact, language: Adaptation, strength: float) -> dict[
 
 
 def write_modules(folder: Path, head: SentenceHead, width: int) -> None:
-    """Write the files by which sentence-transformers reads a folder of transformers: pooling, and
-    normalisation where there is one.
+    """Write the files by which sentence-transformers reads a folder of transformers.
+
+    They name the pooling, and normalisation where there is one.
     """
     parts = {"Transformer": "", "Pooling": "1_Pooling"}
     if head.normalises:

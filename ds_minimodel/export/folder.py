@@ -53,8 +53,7 @@ from ds_minimodel.pipeline.layout import CALL, RECIPE, WorkdirLayout
 from ds_minimodel.tokenizers.tokenizer import tokenizer_in
 
 
-# Its eight arguments are the options of the command.
-def export_hf(
+def export_hf(  # noqa: PLR0913, its arguments are the options of the command
     artifact: str | Path,
     out: str | Path,
     language: str | Path | None = None,

@@ -1,6 +1,4 @@
-"""Two decoders side by side: what one lost and won against the other, or against its PEFT
-adapter.
-"""
+"""Compare two decoders, or one and its PEFT adapter: what was lost and what was won."""
 
 from __future__ import annotations
 

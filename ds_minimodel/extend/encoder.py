@@ -1,6 +1,6 @@
-"""`extend` for a finished encoder, from the call to the folder: a language for a model that gives
-vectors or labels, by pairs of its texts and their translations.
+"""`extend` for a finished encoder, from the call to the folder.
 
+A model that gives vectors or labels learns a language from pairs of texts and translations.
 New pieces start as mixtures of the pieces that pairs align them to, which takes seconds. That model
 stands in OUT/model first and can be used; training then improves it in place.
 """

@@ -1,5 +1,6 @@
-"""What the decoder of an `extend` run keeps: looked at before and after training, in a tenth of the
-time that training takes.
+"""Look at what the decoder of an `extend` run keeps, before and after training.
+
+It takes a tenth of the time that training takes.
 """
 
 from __future__ import annotations
@@ -68,8 +69,9 @@ class Budget(NamedTuple):
 
 
 def budget_of(trained: int, base: Base, device: str, texts: int) -> Budget:
-    """Share what may be looked at between texts and answers, in tokens that pass forward through
-    the model.
+    """Share what may be looked at between texts and answers.
+
+    It is counted in tokens that pass forward through the model.
 
     Args:
         trained: tokens of the training.

@@ -43,7 +43,8 @@ def choose_vocabulary_size(
     Args:
         recipe: of one language, with its corpus; its own number is one of those that are compared.
         asked: the number that the call asks for, if it does.
-        tokens: to train on in all, of at most so many `passes` over the text.
+        tokens: to train on in all.
+        passes: over the text, at most.
         say: gets a line on what was chosen.
 
     Raises:

@@ -228,9 +228,7 @@ def _max_length(folder: Path, said: int | None, config: BodyConfig) -> int:
 
 
 def _pooling(path: Path, width: int) -> tuple[str, bool]:
-    """("mean" or "cls", whether a prompt's tokens are pooled too) by the config.json of a
-    Pooling.
-    """
+    """Return "mean" or "cls", and whether a prompt's tokens are pooled too, by a config.json."""
     values = read_json(path)
     if not isinstance(values, dict):
         raise UserError(f"{path}: not a mapping; {ADVICE}")

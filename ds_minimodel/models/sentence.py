@@ -1,5 +1,6 @@
-"""Models with a finished head: a vector or scores of labels for each text, from a body's last
-states.
+"""Models with a finished head: a vector or scores of labels for each text.
+
+The head reads a body's last states.
 
 A batch is one of models/trainable.py; its targets are rows of fp32 numbers, (B, D), that the head
 shall give. Shapes: B texts, S positions, T real tokens, H hidden, D numbers that the head gives.
@@ -53,8 +54,9 @@ class VectorHead(nn.Module):
 
 
 class ScoreHead(nn.Module):
-    """The modules of a LabelHead: the final norm of a family that has one, a dense layer with what
-    follows it, and scores.
+    """The modules of a LabelHead.
+
+    A family's final norm, if it has one; a dense layer with what follows it; and scores.
     """
 
     def __init__(self, body: Body):
@@ -87,9 +89,7 @@ def _in_fp32(linear: Linear, x: Tensor) -> Tensor:
 
 
 def fresh_heads(body: Body) -> nn.ModuleDict:
-    """Heads at a body's depths: the language model's, or the finished one that its configuration
-    has.
-    """
+    """Make the heads at a body's depths: language models', or the configuration's finished one."""
     heads = nn.ModuleDict()
     for depth in body.head_depths:
         head = body.config.head
@@ -162,9 +162,7 @@ class SentenceEncoder(TaskModel):
         return None
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Sum of the losses of the texts, of what the head gives and of what it shall give, (B, D)
-        both.
-        """
+        """Sum the losses of texts, by what the head gives and what it shall give, both (B, D)."""
         return self.losses(logits, targets).sum()
 
     def losses(self, outputs_BD: Tensor, targets_BD: Tensor) -> Tensor:

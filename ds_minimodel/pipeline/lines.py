@@ -163,7 +163,8 @@ class LineSampler:
         others: Examples | None = None,
         share: float = 0.0,
     ):
-        """
+        """Make the sampler.
+
         Args:
             examples: the lines.
             targets: (lines, D) float32, by number.

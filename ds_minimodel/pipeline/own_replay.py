@@ -1,5 +1,4 @@
-"""Self-generated replay: text that a decoder draws from itself, and trains on while a language is
-added.
+"""Self-generated replay: a decoder trains on its own text while a language is added.
 
 Text drawn at temperature 1 has the model's own distribution, so training on it pulls the model back
 to what it was: distillation without a teacher in memory or anyone's text (Huang et al., ACL 2024,
@@ -64,6 +63,9 @@ def write_replay(
     an interruption, and for more tokens than before, it goes on from there.
 
     Args:
+        base: folder or name of the model.
+        out: folder of the store.
+        tokens: to be generated.
         tokenizer_folder: of the base's vocabulary, with its chat template.
         seed: the same gives the same ids on a machine with the same versions.
         known: files of text for each further language that the model knows. Beginnings of their
@@ -151,6 +153,8 @@ class _Writer:
         Args:
             prompts: ids that stand before a text; each in turn.
             length: tokens that are drawn after them.
+            tokens: that all parts have together.
+            folder: of the parts.
 
         Returns:
             Ids of all parts, (texts, longest prompt + length) each, _NOTHING before a shorter
@@ -212,8 +216,9 @@ class _Writer:
 
 
 def _questions(tokenizer_folder: Path, longest: int) -> list[list[int]]:
-    """Return the ids of QUESTIONS by the chat template, up to where an answer begins; without those
-    that leave an answer less than half of `longest`.
+    """Return the ids of QUESTIONS by the chat template, up to where an answer begins.
+
+    Those that leave an answer less than half of `longest` are left out.
     """
     tokenizer = tokenizer_of(tokenizer_folder)
     rows = list[list[int]]()

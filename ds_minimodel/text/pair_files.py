@@ -1,6 +1,6 @@
-"""Files of texts and their translations: tables, rows, TMX, XLIFF, catalogs of gettext, and
-dictionaries of dictd and StarDict.
+"""Files of texts and their translations.
 
+They are tables, rows, TMX, XLIFF, catalogs of gettext, and dictionaries of dictd and StarDict.
 A form of file is one reader and its entry in READERS. A reader gives pairs as they stand in the
 file; pairs.py cleans them.
 """
@@ -40,9 +40,7 @@ class PairFile(NamedTuple):
     columns: tuple[str, str] | None
 
     def columns_among(self, names: Sequence[str]) -> tuple[str, str] | None:
-        """Return the names of the source's and the target's column; None where they are not
-        there.
-        """
+        """Return the names of the source's and the target's column; None where one lacks."""
         if self.columns is not None:
             return self.columns if {*self.columns} <= {*names} else None
         chosen: list[str] = []
@@ -335,7 +333,7 @@ def _stardict_entries(path: Path, stem: str) -> _Entries:
         begin = end + 1 + numbers.size
 
 
-def _pairs_of_entry(word: str, text: str, has_head: bool) -> RawPairs:
+def _pairs_of_entry(word: str, text: str, *, has_head: bool) -> RawPairs:
     """Yield the first translation of a word, and the examples in its entry.
 
     has_head: whether the entry's first line is the word itself, as in a dictd file.

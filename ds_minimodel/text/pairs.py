@@ -1,6 +1,6 @@
-"""Pairs of a text and its translation: read from files, cleaned, and parted into what is learned
-from and what is held out.
+"""Pairs of a text and its translation.
 
+They are read from files, cleaned, and parted into what is learned from and what is held out.
 A pair's source is in the language that a model knows, its target in the one that is added. Each
 file is a kind of text of its own.
 """
@@ -74,9 +74,7 @@ class PairText:
 
     @property
     def lines(self) -> list[Pair]:
-        """The pairs that are long enough to train on; the others, entries, are for the alignment
-        alone.
-        """
+        """The pairs that are long enough to train on; the others only align."""
         if self.is_dictionary:
             return []
         return [pair for pair in self.pairs if len(pair.source) >= MIN_LINE]
@@ -207,9 +205,7 @@ class PairSplit:
 
 
 def normalised(side: str) -> str:
-    """Return a side of a pair without what two spellings of one text differ in: case, spaces and
-    digits.
-    """
+    """Return a side of a pair without case, spaces and digits, in which spellings differ."""
     folded = unicodedata.normalize("NFKC", side).casefold()
     return re.sub(r"\d+", "0", "".join(folded.split()))
 
@@ -220,9 +216,9 @@ def split_pairs(
     limit: int = HELD_OUT,
     seed: int = 0,
 ) -> PairSplit:
-    """Hold out lines of each kind of text, so that nothing that is learned from shares a side with
-    them, or with `tests`.
+    """Hold out lines of each kind of text.
 
+    Nothing that is learned from shares a side with them, or with `tests`.
     Lines hang together where a side is the same but for case, spaces and digits; whole components
     are held out, and one line of each is scored. Which ones depends on the lines and the seed, not
     on their order. Entries join nothing, since common words would join nearly all; those that share

@@ -1,5 +1,6 @@
-"""Alignment of a language's pieces to those of another by pairs of translated texts: IBM's model 1
-with a prior for the diagonal.
+"""Alignment of a language's pieces to those of another by pairs of translated texts.
+
+It is IBM's model 1 with a prior for the diagonal.
 
 Brown et al. 1993, "The Mathematics of Statistical Machine Translation"; the prior is that of Dyer
 et al. 2013, "A Simple, Fast, and Effective Reparameterization of IBM Model 2", at its first value;
@@ -36,8 +37,9 @@ _Ids = Sequence[int] | NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Alignment:
-    """What pieces of the target are translated by, in order of their ids, and of each the likeliest
-    first.
+    """What pieces of the target are translated by.
+
+    Pieces come in order of their ids, and of each its translations, the likeliest first.
 
     Attributes:
         target: Id of a piece of the target (N).
@@ -179,8 +181,10 @@ def _parts(
 
 @dataclass(frozen=True)
 class Mixtures:
-    """Rows as weighted sums of others: of the piece `target[i]` the pieces
-    `source[starts[i]:starts[i + 1]]`, whose weights add up to 1.
+    """Rows as weighted sums of others.
+
+    The row of the piece `target[i]` is mixed of the pieces `source[starts[i]:starts[i + 1]]`, whose
+    weights add up to 1.
     """
 
     target: Ints
@@ -207,8 +211,9 @@ def sample(
     targets: Sequence[NDArray[np.int32]],
     max_cells: int = MAX_CELLS,
 ) -> list[int]:
-    """Choose the pairs to align: all, or of so many that memory is short for them a share, which
-    does not depend on their order.
+    """Choose the pairs to align: all, or a share where memory is short for them.
+
+    Which pairs are chosen does not depend on their order.
 
     Args:
         sources: ids of each pair's source.
@@ -244,8 +249,7 @@ def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> list[NDArray[np.int3
 def align_tokenizers(
     of_source: Tokenizer, of_target: Tokenizer, pairs: Sequence[tuple[str, str]]
 ) -> Mixtures:
-    """What rows of the target's vocabulary are mixed of, by pairs of a source's text and its
-    translation.
+    """Return what rows of the target's vocabulary are mixed of, by pairs of texts.
 
     Of a vocabulary that extends the source's its new pieces alone, counted from 0.
     """

@@ -1,5 +1,6 @@
-"""Extension of a base's vocabulary by pieces of another language, merged from those that the base
-cuts it into.
+"""Extension of a base's vocabulary by pieces of another language.
+
+New pieces are merged from those that the base cuts the language into.
 
 Merges are found as if BPE training went on over the text as the base cuts it, whatever kind the
 base is: a BPE gets the merges, WordPiece the pieces, of which it takes the longest, and a unigram
@@ -61,8 +62,9 @@ Parts = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Piece:
-    """A new piece. parts: the two that it joins, or of a character itself. score: in a unigram
-    vocabulary.
+    """A new piece.
+
+    parts: the two that it joins, or of a character itself. score: in a unigram vocabulary.
     """
 
     string: str
@@ -93,9 +95,7 @@ class Extension:
         return sum(count >= MIN_OCCURRENCES for count in self.counts)
 
     def tokens_with(self, number: int) -> tuple[int, float]:
-        """Tokens of the text with so many new pieces, and the share of its bytes that no piece is
-        of.
-        """
+        """Count a text's tokens with so many new pieces, and its share of bytes without a piece."""
         model = self.kind.model(self.pieces[:number])
         tokens = 0
         unknown = 0
@@ -142,8 +142,9 @@ def count_new_pieces(
     most: int,
     guard: Mapping[str, float] = MappingProxyType({}),
 ) -> int:
-    """Return how many new pieces `extend_tokenizer` can be asked for, at most so many. Which ones
-    is kept in memory until it asks.
+    """Return how many new pieces `extend_tokenizer` can be asked for, at most so many.
+
+    Which ones is kept in memory until it asks.
 
     Arguments and errors as of read_extension.
     """
@@ -198,8 +199,7 @@ def extend_tokenizer(
     new_pieces: int,
     guard: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
-    """Write the vocabulary of the pack or tokenizer `base` with `new_pieces` more into the artifact
-    folder `out`.
+    """Write the vocabulary of a pack or tokenizer with `new_pieces` more into the folder `out`.
 
     rows: of the base's embeddings; the new ids follow them. All else that the base's folder has of
     a tokenizer, such as a chat template, is kept. The result is a function of the texts and the
@@ -230,9 +230,7 @@ def extend_tokenizer(
 
 
 def _write(base: Path, content: dict[str, Any], out: str | Path, size: int, num_base: int) -> None:
-    """Write the artifact folder `out`: a tokenizer.json of `content`, and all else that `base` has
-    of a tokenizer.
-    """
+    """Write a tokenizer.json of `content`, and all else that `base` has of a tokenizer."""
     extended = TokenizerJson(Path(out) / JSON_FILE, content)
     manifest = files.read_artifact(base, VocabularyManifest, verify=True)
     vocabulary = replace(manifest.vocabulary(base), size=size, num_base=num_base)
@@ -245,9 +243,11 @@ def _write(base: Path, content: dict[str, Any], out: str | Path, size: int, num_
         files.write_manifest(folder, kind="tokenizer", **vocabulary.facts())
 
 
-def _parted(runner: Runner, words: Mapping[str, int], later_lines: bool = False) -> Counter[str]:
-    """How often each pre-token occurs: a part of a word by the vocabulary's normaliser and
-    pre-tokenizer, or a whole word where it has none. words: with the white space before them.
+def _parted(runner: Runner, words: Mapping[str, int], *, later_lines: bool = False) -> Counter[str]:
+    """Count each pre-token of words.
+
+    A pre-token is a part of a word by the vocabulary's normaliser and pre-tokenizer, or a whole
+    word where it has none. words: with the white space before them.
     later_lines: whether words without, at a line's start, are counted once more as they stand in a
     document, without the space that some vocabularies put before it.
     """
@@ -296,8 +296,9 @@ def _class(character: str) -> str:
 
 
 class _Kind:
-    """How the pieces of a base are merged. scores: of a unigram vocabulary. is_bpe: whether a piece
-    needs its parts.
+    """How the pieces of a base are merged.
+
+    scores: of a unigram vocabulary. is_bpe: whether a piece needs its parts.
 
     Byte-level vocabularies split words first. Of others, character classes that never stand side by
     side in a piece of the base, such as two digits or a letter and a comma, are not merged.
@@ -337,9 +338,7 @@ class _Kind:
         return string.removeprefix(self._inside)
 
     def is_beyond_latin(self, string: str) -> bool:
-        """Whether a pre-token or piece has a letter of another script than Latin, or a part of
-        one.
-        """
+        """Return whether a pre-token or piece has a letter beyond Latin, or a part of one."""
         return any(map(_is_letter_beyond_latin, self._decoded(string)))
 
     def has_sign(self, string: str) -> bool:
@@ -371,9 +370,7 @@ class _Kind:
         return Piece(string, parts, score)
 
     def letters(self, words: Counter[str]) -> Counter[str]:
-        """How often the piece of each character would occur if all characters of the words were
-        pieces.
-        """
+        """Count the pieces of characters as if all characters of the words were pieces."""
         counts = Counter[str]()
         for word, times in words.items():
             for index, character in enumerate(word):
@@ -405,8 +402,9 @@ class _Kind:
 
 
 class _Candidates:
-    """What new pieces are chosen from: a text as the base cuts it, and what they must not cut
-    otherwise. It is made once, and chosen from for any number of pieces.
+    """A text as the base cuts it, from which new pieces are chosen.
+
+    It also has what they must not cut otherwise, is made once, and serves any number of pieces.
 
     text, kept, guard: as of read_extension.
     """
@@ -459,7 +457,7 @@ class _Candidates:
                 self._in_kept.update(pairwise(chunk))
 
         # Pieces that all have a letter beyond Latin cut no word that has none.
-        self._frequencies = _guarded_parts(kind, guard, self.is_foreign)
+        self._frequencies = _guarded_parts(kind, guard, is_foreign=self.is_foreign)
         self._in_guard: dict[Parts, float] = {}
         for word, frequency in self._frequencies.items():
             if word not in self._before and (not self.is_foreign or kind.is_beyond_latin(word)):
@@ -484,15 +482,18 @@ class _Candidates:
         return parts in self._in_kept or cut > self._most_cut(count)
 
     def _most_cut(self, count: int) -> float:
-        """Return how frequent guarded words may be, at most, that a piece cuts which occurs so
-        often: a count may lie two standard deviations above what is usual.
+        """Return how frequent guarded words may be at most that a piece of such a count cuts.
+
+        A count may lie two standard deviations above what is usual.
         """
         usual = max(0.0, math.sqrt(count) - 1) ** 2
         return MAX_CUT * usual / self.num_words
 
     def extension(self, most: int) -> Extension:
-        """Return the extension by at most so many pieces; UserError where much of the text stays
-        unknown with them.
+        """Return the extension by at most so many pieces.
+
+        Raises:
+            UserError: Much of the text stays unknown with them.
         """
         pieces, counts = self._choose(most)
         extension = Extension(
@@ -532,8 +533,9 @@ class _Candidates:
             gone |= lost
 
     def _uses(self, pieces: Sequence[Piece]) -> tuple[dict[str, int], set[str]]:
-        """Return how often each of the pieces occurs when all of them cut the text, and those that
-        are not to be taken: they cut otherwise what is to be cut as before, or occur too seldom.
+        """Return how often each piece occurs when all cut the text, and those not to be taken.
+
+        These cut otherwise what is to be cut as before, or occur too seldom.
         """
         kind = self.kind
         size = kind.file.size
@@ -577,7 +579,9 @@ def _is_beyond_latin(kind: _Kind, of_text: Counter[str]) -> bool:
     return sides[True] > sides[False]
 
 
-def _guarded_parts(kind: _Kind, words: Mapping[str, float], is_foreign: bool) -> dict[str, float]:
+def _guarded_parts(
+    kind: _Kind, words: Mapping[str, float], *, is_foreign: bool
+) -> dict[str, float]:
     """Pre-tokens of a guard's words, each as frequent as the most frequent word that has it.
 
     is_foreign: whether words of ASCII's characters alone are left out.
@@ -613,9 +617,7 @@ def _inside(frequencies: Mapping[str, float]) -> dict[str, float]:
 
 
 def _refuse_other_cuts(file: TokenizerJson, words: Iterable[str]) -> None:
-    """UserError where a word has other ids once added tokens are pieces of the model, as
-    with_pieces has them.
-    """
+    """Refuse added tokens that, as pieces of the model (see with_pieces), change a word's ids."""
     folder = file.path.parent
     changed = TokenizerJson(file.path, with_pieces(file.content, (), file.size))
     vocabulary = files.read_artifact(folder, VocabularyManifest).vocabulary(folder)
@@ -638,8 +640,7 @@ def _more_merges(
     letters: Set[str],
     taken: set[str],
 ) -> Iterator[Parts]:
-    """Pairs that go on where the merges of a BPE end, best first, and letters that become pieces,
-    each alone.
+    """Yield pairs that go on where a BPE's merges end, best first, and letters, each alone.
 
     chunks: of the text's words, and how often each occurs. taken: pieces that there are; the new
     ones come to it. The best is what is most frequent in the text as it is cut so far, as in

@@ -101,6 +101,6 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(206, body=data[first : last + 1], **headers)
         return self._answer(body=data, **headers)
 
-    do_GET = _serve
-    do_HEAD = _serve
-    do_POST = _serve
+    do_GET = _serve  # noqa: N815, as http.server calls it
+    do_HEAD = _serve  # noqa: N815, as http.server calls it
+    do_POST = _serve  # noqa: N815, as http.server calls it

@@ -74,8 +74,8 @@ def test_no_question_of_the_replay_is_one_by_which_models_are_judged():
     judged = [words(one.text) for code in TABLES for one in question_set(code, 10_000)[2]]
     assert len({*asked}) == len(asked) > 200
     for question in asked:
-        own = words(question)
-        assert all(len(own & other) < 0.6 * len(own | other) for other in judged), question
+        wanted = words(question)
+        assert all(len(wanted & other) < 0.6 * len(wanted | other) for other in judged), question
 
 
 @pytest.mark.parametrize(

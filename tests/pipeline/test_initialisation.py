@@ -112,7 +112,7 @@ workdir: {folder}/run
 systems: [bl_base]
 base: {folder}/base
 languages: {{source: en, targets: [xx]}}
-tokenizer: {{vocabulary: extend, vocab_size: 24}}
+tokenizer: {{vocabulary: extend, vocab_size: 64}}
 data: {{workers: 1, text: {{en: {folder}/en.txt, xx: {folder}/xx.txt}},
        pairs: {{xx: {folder}/pairs.tsv}}}}
 adapt: {{steps: 0, batch_size: 8, seq_length: 32, warmup_steps: 0, initialisation: aligned}}
@@ -135,7 +135,7 @@ def test_pairs_give_a_decoder_new_tokens_without_a_step(tied, tmp_path):
     source = load_model(tmp_path / "base")[1].embeddings
     pack = load_adaptation(tmp_path / "run/adapt/bl_base/xx/pack").embeddings
     assert {*pack} == ({"tokens"} if tied else {"tokens", "output"})
-    assert len(pack["tokens"]) == 24
+    assert len(pack["tokens"]) == 64
     assert assert_rows_of_the_loop(pack, source, tmp_path, len(source["tokens"])) > 20
     if not tied:
         assert not torch.allclose(pack["tokens"], pack["output"])

@@ -79,7 +79,7 @@ def test_more_text_takes_a_larger_rank(base, tokens, rank):
     assert values["adapt"]["rank"] == rank
 
 
-@pytest.mark.parametrize("ranks, words", [(1, []), (2, []), (3, ["batch of 9, which 3 ranks"])])
+@pytest.mark.parametrize("ranks, words", [(1, []), (2, []), (3, ["a batch of 9, which 3 ranks"])])
 def test_ranks_that_change_the_batch_are_said(base, ranks, words):
     of_base = read_base(str(base))
     config = ExtendConfig(model=base, text="xx.txt", language="xx", out=base)
@@ -87,7 +87,7 @@ def test_ranks_that_change_the_batch_are_said(base, ranks, words):
     said = set_sizes(
         values, of_base, tokens=9000, text_tokens=9000, seq_length=128, is_timed=False, ranks=ranks
     )
-    assert [line[: len("batch of 9, which 3 ranks")] for line in said if "batch" in line] == words
+    assert [line[: len("a batch of 9, which 3 ranks")] for line in said if "batch" in line] == words
 
 
 SIZES = {"num_layers": 4, "hidden_size": 128, "num_heads": 2, "ffn_size": 512, "dropout": 0.0}

@@ -118,7 +118,7 @@ def weights_of(module):
     return {name: tensor.detach().clone() for name, tensor in tensors}
 
 
-def train(
+def train(  # noqa: PLR0913, keys of a run
     world,
     folder,
     run,
