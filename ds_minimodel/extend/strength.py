@@ -68,7 +68,7 @@ def look_before(call: Call) -> tuple[Probe, Look] | None:
         budget=budget,
         column=recipe.data.column,
     )
-    path = layout.kept(system, config.language).with_name("the-untouched.json")
+    path = layout.kept(system, config.language).with_name("untouched.json")
     with lock(layout.lock):  # `run` may be at work there
         return probe, look_at_untouched(model, probe, path)
 

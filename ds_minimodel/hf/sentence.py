@@ -99,15 +99,15 @@ def has_labels(classes: object) -> bool:
 
 
 def read_head(
-    folder: Path, theirs: Any, classes: object, config: BodyConfig, pooling: str | None = None
+    folder: Path, hf_config: Any, classes: object, config: BodyConfig, pooling: str | None = None
 ) -> AnyHead | None:
     """The finished head of a foreign model; None of a language model.
 
     Args:
         folder: of the model.
-        theirs: transformers' configuration.
+        hf_config: transformers' configuration.
         classes: names of transformers' classes, as config.json has them.
-        config: ours, without the head.
+        config: of our body, without the head.
         pooling: "mean" or "cls", of an encoder that names none.
 
     Raises:
@@ -118,7 +118,7 @@ def read_head(
             raise UserError(f"{folder / MODULES}: names a pooling; leave --pooling out")
         return _sentence_head(folder, config)
     if has_labels(classes):
-        return _label_head(folder, theirs, config)
+        return _label_head(folder, hf_config, config)
     if pooling is None:
         return None
     max_length = _max_length(folder, None, config)
@@ -279,13 +279,13 @@ def projection_folders(folder: Path) -> list[Path]:
     return [place for kind, place in _modules(folder) if kind == "Dense"]
 
 
-def _label_head(folder: Path, theirs: Any, config: BodyConfig) -> LabelHead:
-    names = [str(theirs.id2label[number]) for number in range(len(theirs.id2label))]
-    problem = getattr(theirs, "problem_type", None)
+def _label_head(folder: Path, hf_config: Any, config: BodyConfig) -> LabelHead:
+    names = [str(hf_config.id2label[number]) for number in range(len(hf_config.id2label))]
+    problem = getattr(hf_config, "problem_type", None)
     applies = "each" if problem == "multi_label_classification" else "one"
     if problem == "regression" or len(names) == 1:
         applies = "number"
-    pooling = getattr(theirs, "classifier_pooling", "cls")
+    pooling = getattr(hf_config, "classifier_pooling", "cls")
     pooling = {"bos": "cls"}.get(pooling, pooling)
     if pooling not in _POOLINGS.values():
         raise UserError(

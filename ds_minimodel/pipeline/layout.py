@@ -16,7 +16,7 @@ EVALUATE = "evaluate"
 STEP_FOLDERS = (CORPUS, TOKENIZER, TOKENS, PRETRAIN, BUILD_MINI, ADAPT, FINETUNE, EVALUATE)
 REPORT = "report"
 # It stands in the place of a language's name: no language is called so.
-OWN_REPLAY = "the-base-itself"
+OWN_REPLAY = "self-replay"
 
 
 # In the folder of `extend`, above the workdir: what was asked for, what is made of it, its lock.
@@ -42,7 +42,7 @@ class WorkdirLayout:
 
     def pairs(self, language: str) -> Path:
         """Pairs of texts in a target language and the source."""
-        return self.root / CORPUS / f"the-pairs-of-{language}"
+        return self.root / CORPUS / f"pairs-{language}"
 
     def tokenizer(self, language: str) -> Path:
         """Vocabulary of a language."""
@@ -58,11 +58,11 @@ class WorkdirLayout:
 
     def chats(self, language: str) -> Path:
         """Token store of dialogues by which a target language's model learns to answer."""
-        return self.root / TOKENS / f"the-chats-of-{language}"
+        return self.root / TOKENS / f"chats-{language}"
 
     def targets(self, language: str) -> Path:
         """Vectors that the untouched model has for the source's side of the lines in `tokens`."""
-        return self.root / PRETRAIN / f"the-targets-of-{language}"
+        return self.root / PRETRAIN / f"targets-{language}"
 
     def pretrain(self, system: System) -> Path:
         """Folder of the job of the model that the system adapts."""

@@ -27,12 +27,12 @@ from ..forks import kill_after
 from ..pipeline.sentence_world import make_sentence_world, pairs_of, write_pairs
 
 MOMENTS = (
-    "the-pairs-of-xx",  # the corpus
+    "pairs-xx",  # the corpus
     "recipe.yaml",
     "xx",  # the vocabulary
     "model",  # as it is aligned
     "recipe.yaml",  # with its length
-    "the-targets-of-xx.job.json",
+    "targets-xx.job.json",
     "pack",  # trained
     "model",
     "xx.json",  # what is looked at

@@ -163,7 +163,7 @@ def test_a_decoder_replays_what_it_writes_itself(texts, tmp_path):
     assert recipe["tokenizer"]["vocab_size"] == 9
     assert float(said[2]) > 1.5 * float(said[1])
     assert adapt["seq_length"] == pytest.approx(128 * float(said[2]) / float(said[1]), rel=0.01)
-    written = TokenStore(out / "run/tokens/the-base-itself").num_tokens
+    written = TokenStore(out / "run/tokens/self-replay").num_tokens
     assert 1 <= written / (adapt["replay"] * 30_000) < 2
     assert "LoRA, xx: " in err
     assert "en: without --source-text" in err

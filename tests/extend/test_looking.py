@@ -76,7 +76,7 @@ def probe(folder, chats=(), texts=None, budget=PLENTY, source="en"):
 
 
 def kept_of(folder, asked, memory="memory", strengths=STRENGTHS):
-    before = look_at_untouched(folder / "model", asked, folder / memory / "the-untouched.json")
+    before = look_at_untouched(folder / "model", asked, folder / memory / "untouched.json")
     places = folder / "model", folder / "pack", folder / memory / "xx.json"
     return find_kept(*places, asked, before, strengths, "CALL writes another")
 

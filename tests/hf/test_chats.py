@@ -163,7 +163,7 @@ def test_dialogues_are_held_out_and_faults_named(text_file, tmp_path):
             says,
             folder,
             0.0,
-            "says.jsonl:2: a turn says '<.end.>', a special token; spell it otherwise",
+            "says.jsonl:2: a turn says '<.end.>', a special token; spell it in another way",
         ),
         (chats, bare, 0.0, "has no chat template"),
         (

@@ -33,7 +33,7 @@ def test_answers_are_learned_of_dialogues(chat_world):  # noqa: F811
     page = (chat_world / "run/report/report.md").read_text()
     assert "\n- LoRA, xx, loss on held-out text: " in page
     assert "Fewer bits are better" not in page, "no task"
-    store = TokenStore(chat_world / "run/tokens/the-chats-of-xx")
+    store = TokenStore(chat_world / "run/tokens/chats-xx")
     assert store.masked
     assert store.num_documents + TokenStore(store.folder / "held_out").num_documents == 100
     rows = read_json_lines(chat_world / "run/adapt/lora/xx/run/metrics.jsonl")

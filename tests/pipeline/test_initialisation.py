@@ -53,7 +53,7 @@ def pieces_of_the_loop(folder):
     loop over pairs: the squares of the five largest probabilities, and of those as large.
     """
     tokenizers = [open_tokenizer(folder / "run/tokenizer" / name) for name in ("en", "xx")]
-    pairs = PairCorpus(folder / "run/corpus/the-pairs-of-xx").pairs
+    pairs = PairCorpus(folder / "run/corpus/pairs-xx").pairs
     sides = [
         tokenizer.encode([pair[side] for pair in pairs])
         for side, tokenizer in enumerate(tokenizers)

@@ -23,9 +23,9 @@ TABLE: dict[str, set[str]] = {
     "tokenizer.vocabulary tokenizer.kind tokenizer.vocab_size tokenizer.character_coverage "
     "tokenizer.input_sentences": {"tokenizer"},
     "data.text data.column data.draw data.min_words": {"corpus"},
-    "data.chats": {"prepare/the-chats-of-xx"},
-    "data.pairs data.test_pairs": {"corpus/the-pairs-of-xx"},
-    "data.pair_columns": {"corpus/the-pairs-of-xx"},
+    "data.chats": {"prepare/chats-xx"},
+    "data.pairs data.test_pairs": {"corpus/pairs-xx"},
+    "data.pair_columns": {"corpus/pairs-xx"},
     "data.blocks": ON_TEXT,
     "data.held_out": ON_TEXT | {"corpus"},
     "data.workers": set(),

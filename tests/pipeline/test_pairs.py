@@ -52,7 +52,7 @@ def test_pairs_are_read_once_and_parted(recipe, tmp_path, capsys):
     }
     of_pairs = recipe(**files)
     run_step(STEPS["corpus"], of_pairs)
-    corpus = PairCorpus(tmp_path / "run/corpus/the-pairs-of-xx")
+    corpus = PairCorpus(tmp_path / "run/corpus/pairs-xx")
     assert [text.name for text in corpus.training] == ["help", "words"]
     assert [len(text.pairs) for text in corpus.tests] == [20]
     assert corpus.training[1].is_dictionary
@@ -65,9 +65,9 @@ def test_pairs_are_read_once_and_parted(recipe, tmp_path, capsys):
     assert {pair.source for pair in (*corpus.lines, *held_out)} == {*lines} - {*tested}
     assert "3 equal on both sides" in capsys.readouterr().err
 
-    before = (tmp_path / "run/corpus/the-pairs-of-xx/manifest.json").read_bytes()
+    before = (tmp_path / "run/corpus/pairs-xx/manifest.json").read_bytes()
     run_step(STEPS["corpus"], of_pairs)
-    assert (tmp_path / "run/corpus/the-pairs-of-xx/manifest.json").read_bytes() == before
+    assert (tmp_path / "run/corpus/pairs-xx/manifest.json").read_bytes() == before
     write_pairs(tmp_path / "help.tsv", 201)
     with refuses("made from another recipe or other data"):
         run_step(STEPS["corpus"], of_pairs)

@@ -46,10 +46,10 @@ def test_what_is_aligned_is_found_and_what_is_trained_better(world):
 def test_targets_are_the_untouched_models_vectors_of_the_source_sides(world):
     body, source = load_model(world / "run/pretrain/bl_base/model")
     model = plugged_module(body, source)
-    lines = PairCorpus(world / "run/corpus/the-pairs-of-xx").lines
+    lines = PairCorpus(world / "run/corpus/pairs-xx").lines
     tokenizer = open_tokenizer(world / "run/tokenizer/en")
     expected = encode_texts(model, tokenizer, [pair.source for pair in lines])
-    targets = Targets(world / "run/pretrain/the-targets-of-xx").whole()
+    targets = Targets(world / "run/pretrain/targets-xx").whole()
     assert targets.shape == expected.shape
     assert np.abs(targets - expected).max() < 1e-6
     assert np.abs(np.linalg.norm(targets, axis=1) - 1).max() < 1e-5

@@ -48,7 +48,7 @@ def test_a_classifier_learns_to_label_translations_as_it_labels_lines(tmp_path):
     rows = read_json_lines(run / "adapt/bl_base/xx/run/metrics.jsonl")
     losses = [row["loss"] for row in rows]
     assert np.mean(losses[-10:]) < np.mean(losses[:10])
-    assert Targets(run / "pretrain/the-targets-of-xx").shape[1] == 3
+    assert Targets(run / "pretrain/targets-xx").shape[1] == 3
     reference = run / "pretrain/bl_base/model"
     pack = run / "adapt/bl_base/xx/pack"
     assert load_model(reference)[0].config.head.labels == ("LABEL_0", "LABEL_1", "LABEL_2")

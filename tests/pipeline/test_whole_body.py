@@ -184,7 +184,7 @@ def test_a_base_replays_what_it_writes(folder, tmp_path):
     ]
     more = [*SETTINGS, *more, f"workdir={tmp_path}"]
     done(f"run {recipe}", *more)
-    store = TokenStore(tmp_path / "tokens/the-base-itself")
+    store = TokenStore(tmp_path / "tokens/self-replay")
     losses = {}
     ids = torch.tensor(store.read(0, store.num_tokens // 60 * 60).astype("int64")).view(-1, 60)
     for name, place in (("forgets", folder / "run"), ("keeps", tmp_path)):
