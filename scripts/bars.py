@@ -1,4 +1,4 @@
-"""Draw README's bars: bits per byte before and after (examples/extended-de), and a LoRA step beside
+"""Draw README's bars: bits per byte before and after (study/fourth), and a LoRA step beside
 PEFT's.
 
 python scripts/bars.py
@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs/pictures/before_and_after.svg"
-VERDICTS = ROOT / "examples/extended-de/verdicts.json"
+RUNS = ROOT / "study/fourth/english.jsonl"
 BESIDE_PEFT = {
     "thousand tokens a second": (118.634, 172.290),
     "GiB of memory": (44.8, 18.7),
@@ -41,13 +41,12 @@ def group(
 
 def picture() -> str:
     """The whole picture as SVG that follows the reader's light or dark mode."""
-    (verdict,) = json.loads(VERDICTS.read_text(encoding="utf-8"))
-    bits = {
-        measure["what"]: (measure["before"], measure["after"])
-        for measure in verdict["measures"][:2]
-    }
-    german = bits["de, held-out text"]
-    english = bits["en, held-out text"]
+    lines = RUNS.read_text(encoding="utf-8").splitlines()
+    bits = {(row["language"], row["arm"]): row["bits"] for row in map(json.loads, lines)}
+    before = bits["", "untouched"]
+    after = bits["de", "answers"]
+    german = (before["de"], after["de"])
+    english = (before["en"], after["en"])
     parts = [
         '<text class="title" x="0" y="18">Bits per byte of held-out text (lower is better)</text>'
     ]
