@@ -45,13 +45,13 @@ class Adapt(Training):
     replay: Probability = 0.0
     """With an extended vocabulary: share of samples in the source language."""
     replay_from: Literal["text", "base"] = "text"
-    """The source's text; or what the base writes and answers, and as often third languages'."""
+    """The source's text; or what the base writes, and as much text of third languages, if given."""
     replay_kl: NonNegativeFloat = 0.0
     """`lora`, `base`: weight of the divergence from the base. 0: learned as text."""
     chat_share: Share = 0.25
     """With `data.chats`: share of dialogues among the other samples."""
     new_token_penalty: NonNegativeFloat = 0.0
-    """If only embeddings train: weight of what the source's text loses by new tokens."""
+    """If only embeddings train: weight of the rise of the source's loss by new tokens."""
     rates: dict[str, PositiveFloat] = {}
     """System → its own `lr`."""
     rank: Annotated[int, Field(ge=1, le=1024)] = 16

@@ -121,7 +121,7 @@ class Engine(Section):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """`auto`: bf16 where fast, fp16 on older GPUs, else fp32."""
     micro_batch_size: Annotated[Size, DECIDES_ROUNDING] = 32
-    """Sequences of a rank in one pass. Divides its share of the batch, or exceeds it."""
+    """Sequences of a rank in one pass. Divides the rank's share of a batch, or is larger."""
     deterministic: Annotated[bool, DECIDES_NOTHING] = False
     """The same bits in every run on a GPU."""
     recompute_layers: Annotated[bool, DECIDES_NOTHING] = False
