@@ -4,6 +4,7 @@ runs it.
 
 import ast
 import importlib
+import json
 import re
 import textwrap
 from xml.etree import ElementTree
@@ -150,11 +151,15 @@ def test_readme_is_short_and_shows_what_was_measured():
     readme = text_of("README.md")
     assert len(readme.split()) <= 900
     assert len(readme.splitlines()) <= 130
-    changes = text_of("examples/extended-de/report.md").splitlines()[2]
-    before, after = map(
-        float, re.findall(r"(\d\.\d+)(?: bits per byte)? (?:before|after)", changes)[:2]
-    )
-    assert f"{after:.2f} bits per byte instead of {before:.2f}" in readme
+    rows = map(json.loads, text_of("study/fourth/english.jsonl").splitlines())
+    runs = {(row["language"], row["arm"]): row for row in rows}
+    before = runs["", "untouched"]
+    after = runs["de", "answers"]
+    bits = f"{after['bits']['de']:.2f} bits per byte instead of {before['bits']['de']:.2f}"
+    right = [row["right"].count("1") for row in (after, before)]
+    flowing = " ".join(readme.split())
+    assert bits in flowing
+    assert f"{right[0]} of 500 English questions are answered right, {right[1]} before" in flowing
     assert (
         text_of("docs/pictures/before_and_after.svg") == import_script("scripts/bars.py").picture()
     )
