@@ -54,7 +54,7 @@ class Recipe(Section):
     workdir: Annotated[str, AfterValidator(check_workdir)]
     """Folder for all results."""
     seed: Seed = 1
-    """Decides weights, order, masks and dropout; finetuning counts on from it."""
+    """Decides weights, order, masks and dropout; finetuning seeds count up from it."""
     systems: Annotated[list[Annotated[str, OneOf(SYSTEMS)]], Field(min_length=1), EachOnce]
     """Systems to build and compare."""
     languages: Languages

@@ -51,7 +51,7 @@ class Adapt(Training):
     chat_share: Share = 0.25
     """With `data.chats`: share of dialogues among the other samples."""
     new_token_penalty: NonNegativeFloat = 0.0
-    """If only embeddings train: weight of the rise of the source's loss by new tokens."""
+    """If only embeddings train: weight of what new tokens add to the source's loss."""
     rates: dict[str, PositiveFloat] = {}
     """System → its own `lr`."""
     rank: Annotated[int, Field(ge=1, le=1024)] = 16

@@ -58,7 +58,7 @@ class Data(Section):
     chats: Annotated[dict[str, OneOrMore], DECIDES_NOTHING] = {}
     """Target language → dialogues that teach a decoder to answer."""
     draw: Annotated[int | None, Field(gt=0, le=2**50), DECIDES_NOTHING] = None
-    """Bytes to take of each text, from all over it. Default: all."""
+    """Bytes to take of each text, spread evenly over it. Default: all."""
     min_words: Annotated[dict[str, NonNegativeInt], DECIDES_NOTHING] = {}
     """Language → fewest words of a document."""
     held_out: Probability = 0.005

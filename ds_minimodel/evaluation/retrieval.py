@@ -42,7 +42,7 @@ class RetrievalConfig(TaskConfig):
     columns: Annotated[dict[Role, str], EachOnce] = {}
     """Role → column."""
     prompts: dict[Role, str] = {}
-    """What the model has read before a query and before a document."""
+    """Texts put before a query and before a document."""
 
 
 @dataclass(frozen=True)
