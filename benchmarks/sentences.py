@@ -44,7 +44,12 @@ def train_rows(options: argparse.Namespace, folder: Path) -> float:
     call = ["extend", options.model, "--pairs", options.pairs, "--language", options.language]
     call += ["--tokens", str(options.steps * BATCH * line), "--out", str(folder / "extended")]
     subprocess.run([sys.executable, "-m", "ds_minimodel", *call], check=True)
-    (metrics,) = folder.glob("extended/run/adapt/*/*/run/metrics.jsonl")
+    run = folder / "extended/run"
+    if options.precision == "fp32":  # extend takes bf16 where the processor has it
+        run = folder / "fp32"
+        again = ["run", folder / "extended/recipe.yaml", f"workdir={run}", "engine.precision=fp32"]
+        subprocess.run([sys.executable, "-m", "ds_minimodel", *map(str, again)], check=True)
+    (metrics,) = run.glob("adapt/*/*/run/metrics.jsonl")
     rates = [row["tokens_per_second"] for row in read_json_lines(metrics)]
     return statistics.median(rates[WARM_STEPS:]) / line
 
