@@ -21,8 +21,9 @@ from transformers import DynamicCache
 from ds_minimodel.artifacts.base import keep_vocabulary, module_of
 from ds_minimodel.evaluation.bits import beginning_of
 from ds_minimodel.evaluation.comparison import PAGE_BYTES
-from ds_minimodel.extend.looking import dtype_here
 from ds_minimodel.hf.source import tokenizer_of
+from ds_minimodel.ops import gpu
+from ds_minimodel.ops.precision import decoder_dtype
 
 WRITTEN = 64  # tokens
 
@@ -45,7 +46,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as scratch:
             keep_vocabulary(model, Path(scratch) / "vocabulary")
             tokenizer = tokenizer_of(Path(scratch) / "vocabulary")
-        module = module_of(model, dtype_here())
+        module = module_of(model, decoder_dtype(gpu.device()))
         ids_1S = torch.tensor([tokenizer(page)["input_ids"]])
         count = ids_1S.shape[1]
         cache = DynamicCache()

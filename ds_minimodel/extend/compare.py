@@ -22,9 +22,9 @@ from ds_minimodel.evaluation.comparison import (
 )
 from ds_minimodel.evaluation.questions import question_set
 from ds_minimodel.evaluation.retention import Decoder, look
-from ds_minimodel.extend.looking import dtype_here
 from ds_minimodel.hf.source import ADAPTER_CONFIG, VOCABULARIES, tokenizer_of
 from ds_minimodel.ops import gpu
+from ds_minimodel.ops.precision import decoder_dtype
 from ds_minimodel.pipeline.steps.corpus import TEST_BYTES
 
 
@@ -64,14 +64,14 @@ def _look_at(model: str | Path, base: str | Path, probe: Probe) -> Look:
         if _is_adapter(model):
             module = _merged(Path(model), base, vocabulary)
         else:
-            module = module_of(model, dtype_here())
+            module = module_of(model, decoder_dtype(gpu.device()))
             keep_vocabulary(model, vocabulary)
         return look(Decoder(module.eval().to(gpu.device()), vocabulary), probe)
 
 
 def _merged(adapter: Path, base: str | Path, vocabulary: Path) -> Any:
     """Return transformers' module of a base with an adapter merged, and write its vocabulary."""
-    module = module_of(base, dtype_here())
+    module = module_of(base, decoder_dtype(gpu.device()))
     peft = import_extra("peft", "peft")
     # An adapter with new tokens has a tokenizer of its own.
     if any((adapter / name).is_file() for name in VOCABULARIES):

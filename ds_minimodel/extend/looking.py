@@ -11,8 +11,6 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 from ds_minimodel.artifacts.adaptation import load_adaptation, whole
 from ds_minimodel.artifacts.base import module_of
 from ds_minimodel.artifacts.models import identity, load_model
@@ -36,7 +34,7 @@ from ds_minimodel.evaluation.retention import Decoder, look, within
 from ds_minimodel.export.folder import exported
 from ds_minimodel.hf.source import tokenizer_of
 from ds_minimodel.ops import gpu
-from ds_minimodel.ops.precision import resolve_precision
+from ds_minimodel.ops.precision import decoder_dtype
 from ds_minimodel.pipeline.steps.corpus import TEST_BYTES
 from ds_minimodel.text.chats import Dialogue
 from ds_minimodel.text.reader import read_documents
@@ -138,7 +136,7 @@ def look_at_untouched(model: Path, probe: Probe, path: Path) -> Look:
         known = read_model(path, _Untouched, _ADVICE)
         if known.key == key:
             return known
-    module = module_of(model, dtype_here()).to(gpu.device())
+    module = module_of(model, decoder_dtype(gpu.device())).to(gpu.device())
     found = look(Decoder(module, model / VOCABULARY), probe)
     untouched = _Untouched(key=key, **found.model_dump())
     write_json(path, untouched.model_dump())
@@ -177,7 +175,7 @@ def find_kept(
 
     def comparison_at(strength: float) -> Comparison:
         merged = exported(model, body, added, vocabulary, strength=strength)
-        module = merged.module(dtype_here()).to(gpu.device())
+        module = merged.module(decoder_dtype(gpu.device())).to(gpu.device())
         after = look(Decoder(module, pack), probe)
         return compare(before, after, probe, learned.language)
 
@@ -194,9 +192,3 @@ def find_kept(
     kept = Kept(key=key, pack=identity(pack), strength=strength, **found.model_dump())
     write_json(path, kept.model_dump())
     return kept
-
-
-def dtype_here() -> torch.dtype:
-    """Return the type of a decoder's weights: fp16 has too few numbers for some models."""
-    is_bf16 = resolve_precision("auto", gpu.device()) == "bf16"
-    return torch.bfloat16 if is_bf16 else torch.float32

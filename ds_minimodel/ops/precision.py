@@ -29,3 +29,12 @@ def resolve_precision(precision: str, device: torch.device, key: str = "engine.p
     if device.type == "cuda":
         return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp16"
     return "bf16" if has_bf16_products() else "fp32"
+
+
+def decoder_dtype(device: torch.device) -> torch.dtype:
+    """Return the type of a decoder's weights where it only reads or writes.
+
+    That is bf16 or fp32: fp16 has too few numbers for some models.
+    """
+    is_bf16 = resolve_precision("auto", device) == "bf16"
+    return torch.bfloat16 if is_bf16 else torch.float32

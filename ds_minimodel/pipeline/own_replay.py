@@ -30,7 +30,7 @@ from ds_minimodel.hf.source import tokenizer_of
 from ds_minimodel.hf.vocabularies import SAID, chat_prompt
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.ops import gpu
-from ds_minimodel.ops.precision import resolve_precision
+from ds_minimodel.ops.precision import decoder_dtype
 from ds_minimodel.text.reader import read_documents
 from ds_minimodel.tokenizers.tokenizer import Tokenizer, open_tokenizer
 
@@ -140,10 +140,7 @@ class _Writer:
 
     @cached_property
     def _module(self) -> Any:
-        # fp16 has too few numbers for some models.
-        is_wide = resolve_precision("auto", self.device) == "bf16"
-        dtype = torch.bfloat16 if is_wide else torch.float32
-        return module_of(self.base, dtype).to(self.device)
+        return module_of(self.base, decoder_dtype(self.device)).to(self.device)
 
     def write(
         self, prompts: Sequence[list[int]], length: int, tokens: int, folder: Path

@@ -52,7 +52,7 @@ def world(tmp_path_factory, text_file):
 @pytest.fixture(autouse=True)
 def in_fp32(monkeypatch):
     """Random weights are far from what bf16 keeps."""
-    monkeypatch.setattr("ds_minimodel.extend.compare.dtype_here", lambda: torch.float32)
+    monkeypatch.setattr("ds_minimodel.extend.compare.decoder_dtype", lambda device: torch.float32)
 
 
 def test_an_adapter_of_pefts_gains_bits_and_loses_none_elsewhere_unseen(world, text_file):
