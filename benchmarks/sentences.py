@@ -56,21 +56,14 @@ def train_rows(options: argparse.Namespace, folder: Path) -> float:
 
 def train_peer(options: argparse.Namespace, folder: Path, frozen: bool) -> float:
     """Train by sentence-transformers; return lines a second."""
-    import torch
-    from datasets import Dataset
-    from sentence_transformers import (
-        SentenceTransformer,
-        SentenceTransformerTrainer,
-        SentenceTransformerTrainingArguments,
-    )
-    from sentence_transformers.losses import MSELoss
+    from sentence_transformers import SentenceTransformer
     from transformers import TrainerCallback
 
+    from benchmarks.mse_peer import train_toward_english
+
     model = SentenceTransformer(options.model, device="cpu")
-    rows = [line.split("\t")[:2] for line in Path(options.pairs).read_text().splitlines()]
-    rows = rows[: options.steps * BATCH]
-    english = [source for source, _ in rows]
-    labels = [vector.tolist() for vector in model.encode(english, batch_size=64)]
+    lines = Path(options.pairs).read_text().splitlines()[: options.steps * BATCH]
+    pairs = [(source, target) for source, target, *_ in (line.split("\t") for line in lines)]
     if frozen:
         model.requires_grad_(False)
         model.get_parameter(TABLE).requires_grad_(True)
@@ -83,24 +76,15 @@ def train_peer(options: argparse.Namespace, folder: Path, frozen: bool) -> float
         def on_step_end(self, *_: object, **__: object) -> None:
             seconds.append(time.perf_counter() - self.begun)
 
-    data = Dataset.from_dict(
-        {"english": english, "other": [target for _, target in rows], "label": labels}
-    )
-    settings = SentenceTransformerTrainingArguments(
-        output_dir=str(folder / "trainer"),
+    train_toward_english(
+        model,
+        pairs,
+        folder / "trainer",
+        Clock(),
         max_steps=options.steps,
         per_device_train_batch_size=BATCH // 2,
         bf16=options.precision == "bf16",
-        use_cpu=True,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
     )
-    trainer = SentenceTransformerTrainer(
-        model=model, args=settings, train_dataset=data, loss=MSELoss(model), callbacks=[Clock()]
-    )
-    torch.manual_seed(0)
-    trainer.train()
     return BATCH / statistics.median(seconds[WARM_STEPS:])
 
 

@@ -98,17 +98,10 @@ class Retrieval(TaskKind[Sought, Encoded, RetrievalConfig]):
         encoded: Encoded,
         logits: Logits,
     ) -> Scores:
-        """Return the scores of queries that find documents, and of documents that find queries.
-
-        "score" is the recall@1 of queries. The names of a Found are those of the first, and with
-        "back_" before them of the second. `logits` are vectors (B, H).
-        """
+        """Return scores_both_ways; `logits` are vectors (B, H)."""
         vectors = vectors_of(logits, len(encoded.examples))
         queries, documents = np.split(vectors, [len(records.queries)])
-        there = found(queries, documents, records.right)
-        back = found(documents, queries, records.right[:, ::-1])
-        scores = {"score": there.recall_at_1, **there._asdict()}
-        return scores | {f"back_{name}": value for name, value in back._asdict().items()}
+        return scores_both_ways(queries, documents, records.right)
 
     def metric(self, task: RetrievalConfig) -> str:
         """Return "recall@1"."""
@@ -232,6 +225,18 @@ def found(queries: np.ndarray, documents: np.ndarray, right: np.ndarray) -> Foun
         queries=len(ranks),
         candidates=len(documents),
     )
+
+
+def scores_both_ways(queries: np.ndarray, documents: np.ndarray, right: np.ndarray) -> Scores:
+    """Return the scores of queries that find documents, and of documents that find queries.
+
+    "score" is the recall@1 of queries. The names of a Found are those of the first, and with
+    "back_" before them of the second. Arguments are those of `found`.
+    """
+    there = found(queries, documents, right)
+    back = found(documents, queries, right[:, ::-1])
+    scores = {"score": there.recall_at_1, **there._asdict()}
+    return scores | {f"back_{name}": value for name, value in back._asdict().items()}
 
 
 def ranks_of_right(queries: np.ndarray, documents: np.ndarray, right: np.ndarray) -> np.ndarray:

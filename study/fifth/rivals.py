@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
 from ds_minimodel.api import load_recipe
-from ds_minimodel.evaluation.retrieval import found, read_sought
+from ds_minimodel.evaluation.retrieval import read_sought, scores_both_ways
 from ds_minimodel.pipeline.layout import WorkdirLayout
 from ds_minimodel.pipeline.pairs import PairCorpus
 from ds_minimodel.text.pairs import Pair
@@ -47,10 +47,7 @@ def run(
             sought = read_sought(task.test[language], getattr(task, "columns", {}))
             queries = encode_target(sought.queries)
             documents = encode_source(sought.documents)
-            there = found(queries, documents, sought.right)
-            back = found(documents, queries, sought.right[:, ::-1])
-            scores[name] = {"score": there.recall_at_1, **there._asdict()}
-            scores[name] |= {f"back_{key}": value for key, value in back._asdict().items()}
+            scores[name] = scores_both_ways(queries, documents, sought.right)
     learned = {} if arm == "e5" else {text.name: len(text.lines) for text in corpus.training}
     return scores, learned
 
@@ -73,41 +70,28 @@ def linear_map(pairs: Sequence[Pair], base: Path, seconds: float) -> tuple[Encod
 
 
 def all_weights(pairs: Sequence[Pair], base: Path, seconds: float) -> tuple[Encode, Encode]:
-    import torch
-    from datasets import Dataset
-    from sentence_transformers import SentenceTransformerTrainer as Trainer
-    from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
-    from sentence_transformers.losses import MSELoss
     from transformers import TrainerCallback
+
+    from benchmarks.mse_peer import train_toward_english
 
     model = SentenceTransformer(str(base), device="cpu")
     end = time.process_time() + seconds
-    labels = model.encode([pair.source for pair in pairs], batch_size=64)
-    data = {
-        "source": [pair.source for pair in pairs],
-        "target": [pair.target for pair in pairs],
-        "label": labels.tolist(),
-    }
 
     class Deadline(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **_: object) -> None:
             control.should_training_stop |= time.process_time() >= end
 
     with tempfile.TemporaryDirectory() as folder:
-        settings = Arguments(
-            output_dir=folder,
+        train_toward_english(
+            model,
+            [(pair.source, pair.target) for pair in pairs],
+            Path(folder),
+            Deadline(),
             num_train_epochs=1,
             per_device_train_batch_size=BATCH,
             learning_rate=2e-5,
             bf16=True,
-            use_cpu=True,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
         )
-        torch.manual_seed(0)
-        dataset = Dataset.from_dict(data)
-        Trainer(model, settings, dataset, loss=MSELoss(model), callbacks=[Deadline()]).train()
     encode = encoder_of(model)
     return encode, encode
 
