@@ -1,11 +1,11 @@
 """A LoRA as people train one by PEFT and transformers, to set beside what `extend` makes.
 
-    python -m benchmarks.peft_peer MODEL TEXT OUT --tokens 150000
+    python -m benchmarks.peft_peer MODEL TEXT OUT --tokens 150000 --rate 2e-4
     ds-minimodel compare MODEL OUT --text de=OTHER_TEXT
 
-MODEL is a folder of transformers or a GGUF file. Rank, rate, its schedule, samples and batches are
-those of `extend`; there are no new tokens and no replay. OUT is a folder for PEFT with steps.json,
-the seconds of each step.
+MODEL is a folder of transformers or a GGUF file. Rank, samples, batches and the rate's schedule are
+those of `extend`, and so is the rate unless --rate gives another; there are no new tokens and no
+replay. OUT is a folder for PEFT with steps.json, the seconds of each step.
 """
 
 import argparse
@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("text")
     parser.add_argument("out", type=Path)
     parser.add_argument("--tokens", type=int, default=150_000)
+    parser.add_argument("--rate", type=float, default=PRESETS["lora"].rate)
     options = parser.parse_args()
 
     keep_vocabulary(options.model, options.out / "vocabulary")
@@ -66,7 +67,7 @@ def main() -> None:
         output_dir=str(options.out / "trainer"),
         max_steps=steps,
         per_device_train_batch_size=batch,
-        learning_rate=PRESETS["lora"].rate,
+        learning_rate=options.rate,
         lr_scheduler_type="warmup_stable_decay",
         lr_scheduler_kwargs={"num_decay_steps": decay},
         warmup_steps=round(0.08 * steps),
