@@ -428,6 +428,8 @@ def _asked_steps(call: Call, recipe: Recipe) -> int | None:
     head = recipe.body_config.head
     if isinstance(head, LabelHead) and head.applies == "number":
         return 0  # its samples are two texts, which pairs of translations are not
+    if not _lines_of(call, recipe):
+        return 0  # a dictionary has nothing to train on
     if config.hours is not None:
         return state.steps if state.steps and config.hours == state.hours else None
     if config.tokens is not None:

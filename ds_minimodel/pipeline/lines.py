@@ -88,7 +88,8 @@ def _write_store(
     `names` is what the manifest says of the texts, `prompt` the text before each of them.
     """
     eos = tokenizer.vocabulary.require("eos", "a token store")
-    shards = range(0, len(lines), SHARD_LINES)
+    # Where there are no lines, as of a dictionary alone, a store is one empty shard.
+    shards = range(0, max(1, len(lines)), SHARD_LINES)
     for number, first in enumerate(shards):
         part = lines[first : first + SHARD_LINES]
         lengths = [len(ids) + 1 for ids in part]

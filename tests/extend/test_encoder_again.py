@@ -24,7 +24,13 @@ from tests.helpers.files import read_json
 from tests.helpers.refusals import refuses
 
 from ..forks import kill_after
-from ..pipeline.sentence_world import make_sentence_world, pairs_of, write_pairs
+from ..pipeline.sentence_world import (
+    WORDS,
+    make_sentence_world,
+    pairs_of,
+    translated,
+    write_pairs,
+)
 
 MOMENTS = (
     "pairs-xx",  # the corpus
@@ -216,6 +222,13 @@ def test_a_cross_encoder_is_aligned_and_not_trained(folder):
     after = np.corrcoef(right, scores_of(folder / "crossed/model", targets))[0, 1]
     assert before < 0.5 < 0.9 < after
     assert (scores_of(folder / "crossed/model", sources) == right).all()
+
+
+def test_a_dictionary_alone_is_aligned_and_not_trained(folder):
+    write_pairs(folder / "words.tsv", [(word, translated(word)) for word in WORDS])
+    said = call(folder, "dictionary", pairs=[folder / "words.tsv"])
+    assert [line for line in said if line.startswith("aligned: nothing is held out")]
+    assert found(folder / "base") < 0.3 < found(folder / "dictionary/model")
 
 
 def test_headings_find_their_pages(folder):
