@@ -4,8 +4,9 @@
 
 MODEL and EXTENDED are folders of sentence-transformers with mean pooling. PAGES is a text file with
 a page's heading and its lines, and an empty line after it. QUESTIONS is a table of a question and
-the heading of the page that answers it. The pages' vectors are those of MODEL for both, as in an
-index that was built before the language was added.
+the heading of the page that answers it; those whose page this edition of the text lacks are left
+out. The pages' vectors are those of MODEL for both, as in an index that was built before the
+language was added.
 """
 
 import csv
@@ -67,7 +68,10 @@ def main(model: str, extended: str, pages_file: str, questions_file: str) -> Non
     headings = [*pages]
     shown = [heading[:SHOWN_LETTERS] for heading in headings]
     with open(questions_file, encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.reader(file, delimiter="\t") if row]
+        asked = [row for row in csv.reader(file, delimiter="\t") if row]
+    rows = [(question, heading) for question, heading in asked if heading in pages]
+    if not rows:
+        sys.exit(f"{pages_file}: it has no page that answers a question of {questions_file}")
     questions = [question for question, _ in rows]
     index = vectors(model, [*pages.values()])
     before = (vectors(model, questions) @ index.T).argmax(1)
