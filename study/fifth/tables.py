@@ -1,13 +1,14 @@
 """Tables and verdicts of the fifth study's part A, out of results.jsonl."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import sqrt
+from pathlib import Path
 from statistics import fmean, variance
 
-from ds_minimodel.common.files import read_json_lines
 from study.fifth.cells import TESTS, Cell, declared
+from study.fifth.lines import rows_of
 from study.fifth.results import RESULTS, Row
 
 LANGUAGES = {
@@ -23,11 +24,11 @@ NOT_RUN = "not run yet"
 Groups = dict[Cell, list[Row]]
 
 
-def groups() -> Groups:
+def groups(cells: Iterable[Cell] = tuple(declared()), path: Path = RESULTS) -> Groups:
     """{cell of the first draw and seed: its lines, one for each draw and seed}."""
     found: Groups = defaultdict(list)
-    rows = {row["cell"]: row for row in read_json_lines(RESULTS)} if RESULTS.exists() else {}
-    for cell in declared():
+    rows = rows_of(path)
+    for cell in cells:
         group = found[replace(cell, draw=1, seed=1)]
         if cell.name in rows:
             group.append(rows[cell.name])
