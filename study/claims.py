@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ds_minimodel.config.reading import read_yaml
-from study.fifth import tables, verdicts
+from study.fifth import tables, tables_b, verdicts, verdicts_b
 from study.third.cells import CLAIMS
 from study.third.results import pages
 
@@ -65,8 +65,10 @@ def lists() -> Iterator[tuple[Path, str]]:
     cells = ROOT / "third/cells.md"
     yield cells, with_section(cells.read_text("utf-8"), "Numbers", "\n\n".join(pages()))
     fifth = ROOT / "fifth/README.md"
-    page = with_section(fifth.read_text("utf-8"), "Verdicts", "\n\n".join(verdicts.pages()))
-    yield fifth, with_section(page, "Numbers", "\n\n".join(tables.pages()))
+    judged = [*verdicts.pages(), *verdicts_b.pages()]
+    numbers = [*tables.pages(), *tables_b.pages()]
+    page = with_section(fifth.read_text("utf-8"), "Verdicts", "\n\n".join(judged))
+    yield fifth, with_section(page, "Numbers", "\n\n".join(numbers))
 
 
 def main() -> None:
