@@ -126,7 +126,7 @@ $(first_sentence "$workdir/report") $baselines"
 
 cat >&2 <<'END'
 quickstart.sh         Greek for an embedding model           3 minutes of 2 idle cores
-quickstart.sh paper   the paper's four systems, from nothing 6 to 10 minutes of 2 idle cores
+quickstart.sh paper   the paper's four systems, from nothing 6 minutes of 2 idle cores
 quickstart.sh chat    Greek for a chat model                 3 minutes of 2 idle cores
 (with installation, after downloads of 300 to 500 MB with a CPU build of torch)
 END
