@@ -91,6 +91,9 @@ def folder(tmp_path, roberta):  # noqa: F811
         text = (data / f"{language}.txt").read_bytes()
         (data / f"news.{language}.txt").write_bytes(text)
         (data / f"{language}.txt.xz").write_bytes(lzma.compress(text))
+        sample = data / f"help/text/{language}.txt"
+        sample.parent.mkdir(parents=True, exist_ok=True)
+        sample.write_bytes(text)
     turns = [{"role": "user", "content": "the boat"}, {"role": "assistant", "content": "the wind"}]
     (data / "chats.de.jsonl").write_text(f"{json.dumps({'messages': turns})}\n" * 9)
     shutil.copytree(roberta, tmp_path / "roberta-base")
@@ -146,7 +149,8 @@ def test_extending_a_model(folder, monkeypatch):
     monkeypatch.chdir(folder)
     answer = import_script("examples/ask_questions.py").answer(*arguments)
     assert answer in "Der kleine Hund läuft schnell."
-    go_through("docs/choosing.md")
+    again = ["adapt", "minipost.yaml", "--rebuild", "adapt.initialisation=pieces"]
+    do([*again, *SMALL, QUESTIONS], folder)
     manifest = read_json(folder / "runs/minipost/adapt/minipost/de/pack/manifest.json")
     assert manifest["initialisation"] == "pieces"
 
