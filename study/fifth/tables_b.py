@@ -1,6 +1,6 @@
 """Tables of the fifth study's part B, out of the lines of its scripts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from statistics import fmean
 
@@ -17,12 +17,12 @@ KINDS = {"help": "help", systems.OTHER: "GIMP's and GNOME's help", "text": ""}
 def pages() -> Iterator[str]:
     """A table for each item."""
     yield "### Classifier of topics, % right; English before and after"
-    yield _table("language | pairs | seeds | English | untouched | aligned", _of_classifier())
+    yield table("language | pairs | seeds | English | untouched | aligned", _of_classifier())
     head = "start | system | seeds | score at 0, 1/8, 1/4, 1/2, all | held-out bits | TFLOP to 95 %"
     yield "### The quickstart's systems, German topics"
-    yield _table(head, _of_systems())
+    yield table(head, _of_systems())
     yield "### SmolLM2-135M with 1,000 new Greek tokens, bits per byte"
-    yield _table("start | seeds | Greek at 0 and 60,000 tokens | English", _of_decoder())
+    yield table("start | seeds | Greek at 0 and 60,000 tokens | English", _of_decoder())
 
 
 def _of_classifier() -> Iterator[str]:
@@ -74,7 +74,7 @@ def row_of(*told: object) -> str:
     return f"| {' | '.join(map(str, told))} |"
 
 
-def _table(head: str, rows: Iterator[str]) -> str:
+def table(head: str, rows: Iterable[str]) -> str:
     lines = [*rows]
     if not lines:
         return f"{NOT_RUN.capitalize()}."

@@ -10,7 +10,7 @@ from study.fifth import decoder, systems
 from study.fifth.cells import Cell
 from study.fifth.results import Row
 from study.fifth.tables import NOT_RUN, groups
-from study.fifth.tables_b import called, means, row_of, spent_of
+from study.fifth.tables_b import called, means, row_of, spent_of, table
 
 SEEDS = 3
 T_2 = 4.303  # Student's t at 97.5 %, of three seeds
@@ -24,21 +24,19 @@ def pages() -> Iterator[str]:
     of = groups(systems.declared(), systems.RESULTS)
     overlap, *aligned = of.values()
     asked = [called(cell) for cell in of][1:]
-    lines = [row_of("claim", *asked), "|---" * (len(asked) + 1) + "|"]
+    lines = list[str]()
     for claim, judge in CLAIMS.items():
         found = (
             judge(overlap, rows) if len(overlap) == len(rows) == SEEDS else NOT_RUN
             for rows in aligned
         )
         lines.append(row_of(claim, *found))
-    yield "\n".join(lines)
+    yield table(" | ".join(["claim", *asked]), lines)
     bits = groups(decoder.declared(), decoder.RESULTS)
     sizes = [cell for cell in bits if cell.arm == "aligned"]
-    lines = [row_of("claim", *map(called, sizes)), "|---" * (len(sizes) + 1) + "|"]
     found = (_saved(bits[cell], bits[Cell(**vars(cell) | {"arm": "means"})]) for cell in sizes)
-    yield "\n".join(
-        [*lines, row_of("B4, aligned rows save .1 bits at 0 tokens, none later", *found)]
-    )
+    claim = "B4, aligned rows save .1 bits at 0 tokens, none later"
+    yield table(" | ".join(["claim", *map(called, sizes)]), [row_of(claim, *found)])
 
 
 def _as_much(overlap: Sequence[Row], rows: Sequence[Row]) -> str:
